@@ -1,0 +1,1 @@
+//! PINGREQ and PINGRESP (§3.12, §3.13): two bytes each.

@@ -1,0 +1,234 @@
+//! Commands: everything that may change a group. Their serialised form is an on-disk format (postcard): append new
+//! variants at the end, never reorder.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::row::{EndReason, SubscriptionOptions};
+use crate::id::{Boot, Key, Owner};
+use crate::message::{Message, QoS};
+use crate::time::Millis;
+
+/// One log entry: commands that were proposed together. Each command is all-or-nothing by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Who proposes; commands of a retired boot are refused.
+    pub boot: Boot,
+    /// Hybrid logical time of the proposal.
+    pub at: Millis,
+    pub commands: Vec<Command>,
+}
+
+/// Exactly one lifetime under exactly one owner: the fence of everything that a connection changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SessionRef {
+    pub lifetime: u64,
+    pub owner_generation: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// A boot begins: from now on its commands are accepted.
+    BootStart {
+        lease_until: Millis,
+    },
+    /// The boot of this batch renews its lease; `revision` is the expected one.
+    BootRenew {
+        revision: u64,
+        lease_until: Millis,
+    },
+    /// A boot is proved stopped: its Active sessions are disconnected (with Will) at
+    /// `min(lease end, observed_at)`, its further commands are refused.
+    BootRetire {
+        boot: Boot,
+        proof: RetireProof,
+        observed_at: Millis,
+    },
+    Connect(Box<Connect>),
+    Disconnect(Box<Disconnect>),
+    End(Box<End>),
+    /// A Waiting Will is due, or an Offline session expired (owner spec §7.5). A no-op when `at` of the batch is too early.
+    Reconcile {
+        key: Key,
+        revision: u64,
+    },
+    /// SUBSCRIBE of a durable session; replaces options of filters that are there.
+    Subscribe {
+        session: SessionRef,
+        filters: Vec<SubscriptionRow>,
+    },
+    Unsubscribe {
+        session: SessionRef,
+        filters: Vec<Arc<str>>,
+    },
+    /// One message, stored once, for many inboxes of this group.
+    Append(Box<Append>),
+    /// Acknowledgements of the consumer of an inbox, in the order received.
+    Ack {
+        session: SessionRef,
+        acks: Vec<Ack>,
+    },
+    /// Inbound QoS 2: the packet id is received (before PUBREC). Idempotent.
+    Receive {
+        session: SessionRef,
+        packet_id: u16,
+    },
+    /// Inbound QoS 2: PUBREL; the id is free again. Idempotent.
+    Release {
+        session: SessionRef,
+        packet_id: u16,
+    },
+    /// Store or, with an empty payload, remove the retained message of its topic.
+    Retain {
+        message: Message,
+    },
+    /// Claim a Ready Will (or one whose executor's lease ran out) for the boot of this batch.
+    WillClaim {
+        will: WillKey,
+        lease_until: Millis,
+    },
+    /// All durable effects of an Executing Will of this boot are committed.
+    WillPublished {
+        will: WillKey,
+    },
+    /// The Will may not be published (permission gone, topic refused).
+    WillReject {
+        will: WillKey,
+    },
+    /// Remove up to `limit` children of ended lifetimes of `key`, then, when none is left and `binding_until` passed, the row.
+    Reclaim {
+        key: Key,
+        revision: u64,
+        limit: u32,
+        binding_until: Millis,
+    },
+    /// Drop the binding of an ended, reclaimed key to its user (`session end --release`).
+    ReleaseBinding {
+        key: Key,
+    },
+    /// Housekeeping: drop expired messages, stamps untouched for a day; bounded work.
+    Tidy,
+}
+
+/// CONNECT after isolation of the previous owner (owner spec §7.1 step 10, §5.4 event 2).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Connect {
+    /// The proposed new owner; `session_generation` and `owner_generation` must come out as `apply` computes them.
+    pub owner: Owner,
+    pub uid: Option<Arc<str>>,
+    /// Revision and owner of the row that was read; `None` when there was no row.
+    pub previous: Option<(u64, Owner)>,
+    pub clean_start: bool,
+    pub expiry_sec: u32,
+    pub will: Option<WillTemplate>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WillTemplate {
+    pub message: Message,
+    pub delay_sec: u32,
+    pub message_expiry_sec: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DisconnectKind {
+    /// DISCONNECT 0x00: the Will is cancelled.
+    Normal,
+    /// Everything else: the Will becomes Waiting or Ready.
+    WithWill,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Disconnect {
+    pub owner: Owner,
+    pub kind: DisconnectKind,
+    /// When the connection was seen to end, captured before slow work.
+    pub observed_at: Millis,
+    /// Session Expiry Interval of DISCONNECT; may not raise 0.
+    pub expiry_sec: Option<u32>,
+    /// Offsets below this were written to the client: a resend of them carries DUP=1.
+    pub sent_through: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WillMode {
+    Publish,
+    /// An operator said that the Will of a revoked client must not appear.
+    Suppress,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    pub owner: Owner,
+    /// Revision that was read after isolation.
+    pub revision: u64,
+    pub reason: EndReason,
+    pub observed_at: Millis,
+    pub will: WillMode,
+    pub sent_through: u64,
+}
+
+/// Proof by which a boot was retired (DESIGN §7).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RetireProof {
+    GracefulReceipt,
+    CrashReceipt,
+    Attested { text: Arc<str> },
+    FenceAgent { text: Arc<str> },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubscriptionRow {
+    /// Filter as the client wrote it, `$share/` included.
+    pub filter: Arc<str>,
+    pub options: SubscriptionOptions,
+}
+
+/// De-duplication stamp of an append (DESIGN §2 step 5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stamp {
+    /// QoS 2 of a durable publisher: its lifetime (unique with its slot), packet id and the use count of that id.
+    Publisher { key: Key, lifetime: u64, packet_id: u16, sequence: u64 },
+    /// A Will: fires once.
+    Will(WillKey),
+}
+
+/// One message for some inboxes of this group. Unknown or ended lifetimes are skipped and counted in the reply.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Append {
+    pub message: Message,
+    pub stamp: Option<Stamp>,
+    pub targets: Vec<Target>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    pub lifetime: u64,
+    /// QoS of the delivery: min(published, granted).
+    pub qos: QoS,
+    /// RETAIN flag of the delivery (retain as published, or a retained message sent at SUBSCRIBE).
+    pub retain: bool,
+    pub identifiers: smallvec::SmallVec<[u32; 1]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AckKind {
+    /// PUBACK, PUBCOMP, PUBREC ≥ 0x80, expired or too large for the client: the entry is settled.
+    Settled,
+    /// PUBREC: PUBREL is owed from now on.
+    Received,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    pub offset: u64,
+    pub kind: AckKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WillKey {
+    pub key: Key,
+    pub session_generation: u64,
+    pub will_generation: u64,
+}

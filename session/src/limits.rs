@@ -1,0 +1,20 @@
+//! Every bound of the domain, each with a name and a reason (P9).
+
+/// Owner spec §1.1.
+pub const NAMESPACE_BYTES_MAX: usize = 1_024;
+/// Owner spec §1.1; a longer ClientID on the wire is refused with 0x85.
+pub const CLIENT_ID_BYTES_MAX: usize = 1_024;
+/// Owner spec §1.1.
+pub const UID_BYTES_MAX: usize = 1_024;
+/// Owner spec §1.1.
+pub const BOOT_ID_BYTES_MAX: usize = 128;
+/// Owner spec §1.1.
+pub const WILL_TOPIC_BYTES_MAX: usize = 2_048;
+/// Owner spec §1.1; original and frozen payload each.
+pub const WILL_PAYLOAD_BYTES_MAX: usize = 65_535;
+/// Levels of a topic name or filter; longer ones are refused (deep recursion and memory).
+pub const TOPIC_LEVELS_MAX: usize = 256;
+/// Slots that session keys and topics hash into; they map to groups (DESIGN §5).
+pub const SLOTS: u16 = 256;
+/// The span of unacknowledged offsets stays below this, so that `offset mod 65,535 + 1` is a unique packet id.
+pub const INBOX_SPAN_MAX: u64 = 65_535;

@@ -1,0 +1,11 @@
+//! Topic names and filters, and the index that finds the subscribers of a topic (MQTT §4.7, §4.8.2).
+
+mod filter;
+mod name;
+mod retained;
+mod tree;
+
+pub use filter::{FilterError, TopicFilter};
+pub use name::{TopicError, check_topic_name};
+pub use retained::{filter_matches, scan};
+pub use tree::{Matches, Subscription, Tree};

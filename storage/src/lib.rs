@@ -1,0 +1,13 @@
+//! Durability: one write-ahead log for all openraft groups of a node, the groups themselves, the state store behind
+//! `trait Engine`, message bodies, and the files that prove how a boot ended.
+//!
+//! The broker sees [`Store`]: propose commands, read state, attach consumers. openraft's types never leave [`raft`].
+
+pub mod boot;
+pub mod error;
+pub mod port;
+pub mod store;
+
+pub use error::StorageError;
+pub use port::{CompletionPort, DeliveryPort, Done, Pushed};
+pub use store::{Clock, EngineKind, GroupId, InboxEntry, Options, Proposal, Store};

@@ -1,0 +1,39 @@
+//! How commits reach those who wait: one call per port and batch, so that a worker is woken once.
+
+use std::sync::Arc;
+
+use session::lifecycle::Reply;
+use session::message::{Message, QoS};
+
+use crate::StorageError;
+
+/// Takes replies of committed commands. Called on a storage thread: must not block.
+pub trait CompletionPort: Send + Sync + std::fmt::Debug {
+    /// Tokens as given in [`Done::Port`], in commit order. An error means that the fate of the command is unknown.
+    fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>);
+}
+
+/// Takes messages appended to attached inboxes. Called on a storage thread in commit order: must not block.
+pub trait DeliveryPort: Send + Sync + std::fmt::Debug {
+    fn deliver(&self, batch: Vec<Pushed>);
+}
+
+/// One appended message for an attached consumer.
+#[derive(Debug, Clone)]
+pub struct Pushed {
+    /// As given at attach.
+    pub token: u64,
+    pub offset: u64,
+    pub message: Arc<Message>,
+    pub qos: QoS,
+    pub retain: bool,
+    pub identifiers: smallvec::SmallVec<[u32; 1]>,
+}
+
+/// Who waits for a command.
+#[derive(Debug)]
+pub enum Done {
+    Nobody,
+    Once(tokio::sync::oneshot::Sender<Result<Reply, Arc<StorageError>>>),
+    Port { port: Arc<dyn CompletionPort>, token: u64 },
+}
