@@ -1,0 +1,72 @@
+//! The use cases: connect, disconnect, end, deadlines, Wills, reclamation (owner spec §7 to §9). They decide about ownership and
+//! durability; they know nothing of packets.
+
+use std::sync::Arc;
+
+use gateway::link::LinkId;
+use session::id::{Key, Owner};
+use session::lifecycle::{EndReason, SessionRow, WillMode, WillTemplate};
+use session::owner::Entry;
+use session::time::{Millis, Tick};
+
+/// An authenticated CONNECT.
+#[derive(Debug, Clone)]
+pub struct ConnectInput {
+    pub key: Key,
+    /// `None`: anonymous.
+    pub uid: Option<Arc<str>>,
+    pub clean_start: bool,
+    /// Already capped by the configuration.
+    pub expiry_sec: u32,
+    pub will: Option<WillTemplate>,
+    pub link: LinkId,
+    /// When CONNECT must have been answered.
+    pub deadline: Tick,
+}
+
+/// A committed and activated owner.
+#[derive(Debug)]
+pub struct Connected {
+    pub entry: Arc<Entry>,
+    pub row: SessionRow,
+    pub session_present: bool,
+}
+
+/// Why CONNECT is refused (owner spec §7.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the ClientID belongs to another user")]
+    Binding,
+    #[error("the session changed hands meanwhile")]
+    Conflict,
+    #[error("the node is at its connection limit")]
+    Limit,
+    #[error("isolation of the previous owner is not proved")]
+    Unproved,
+    #[error("the store is not available")]
+    Unavailable,
+    #[error("not answered in time")]
+    Deadline,
+    #[error("the node is shutting down")]
+    Stopped,
+}
+
+/// What ended a connection, as the disconnect use case records it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DisconnectInput {
+    pub normal: bool,
+    pub expiry_sec: Option<u32>,
+    /// When it was seen, before slow work.
+    pub observed_at: Millis,
+    /// Inbox offsets below this were written to the client.
+    pub sent_through: u64,
+}
+
+/// An operator's decision (owner spec §8).
+#[derive(Debug, Clone)]
+pub struct EndInput {
+    pub owner: Owner,
+    pub reason: EndReason,
+    pub will: WillMode,
+    pub release: bool,
+}
