@@ -1,1 +1,12 @@
-//! placeholder
+//! The ExactMQ broker: composition root, use cases, routing, admin, configuration, command line.
+//!
+//! Read [`node`] (start and stop order) first, then [`usecase`] (who may execute for a session, and what is recorded), then
+//! [`worker`] and [`route`] (the hot path from PUBLISH to outboxes and inboxes).
+
+pub mod clock;
+pub mod node;
+pub mod owners;
+pub mod route;
+pub mod shared;
+pub mod usecase;
+pub mod worker;
