@@ -1,1 +1,12 @@
-//! placeholder
+//! What the suites share: real broker processes, a byte-level MQTT client with an encoder of its own (so that the codec is
+//! not its own judge), and waiting for conditions with deadlines.
+
+pub mod client;
+pub mod node;
+pub mod wait;
+pub mod wire;
+
+pub use client::{Client, Options};
+pub use node::Node;
+pub use wait::eventually;
+pub use wire::Packet;

@@ -1,0 +1,193 @@
+//! A real broker process with a data directory of its own.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::wait::eventually;
+
+/// A running `exactmq serve`.
+#[derive(Debug)]
+pub struct Node {
+    child: Option<Child>,
+    dir: PathBuf,
+    _temporary: Option<tempfile::TempDir>,
+    settings: Vec<String>,
+    /// Where MQTT over TCP is served.
+    pub mqtt: SocketAddr,
+    /// Where the admin API is served.
+    pub admin: SocketAddr,
+}
+
+impl Node {
+    /// Starts a node on free ports with an empty data directory.
+    ///
+    /// # Panics
+    /// When it does not serve within 30 s.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with `--set` settings, each `section.key=value`.
+    ///
+    /// # Panics
+    /// When it does not serve within 30 s.
+    #[must_use]
+    pub fn start_with(settings: &[&str]) -> Self {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let dir = temporary.path().join("data");
+        let settings = settings.iter().map(ToString::to_string).collect();
+        let mut node = Self {
+            child: None,
+            dir,
+            _temporary: Some(temporary),
+            settings,
+            mqtt: ([127, 0, 0, 1], 0).into(),
+            admin: ([127, 0, 0, 1], 0).into(),
+        };
+        node.restart();
+        node
+    }
+
+    /// Starts the process again on the same data directory and the same ports.
+    ///
+    /// # Panics
+    /// When it does not serve within 60 s.
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none(), "stop or kill it first");
+        let listeners = self.dir.join("listeners.json");
+        let _ = std::fs::remove_file(&listeners);
+        std::fs::create_dir_all(&self.dir).expect("the data directory");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.with_extension("log"))
+            .expect("the log file");
+        let mut command = Command::new(binary());
+        command
+            .args(["serve", "--data-dir"])
+            .arg(&self.dir)
+            .args(["--mqtt", &self.mqtt.to_string(), "--admin", &self.admin.to_string()])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log);
+        for setting in &self.settings {
+            command.args(["--set", setting]);
+        }
+        self.child = Some(command.spawn().expect("exactmq starts"));
+        let child = self.child.as_mut().expect("just started");
+        let log = self.dir.with_extension("log");
+        let found = eventually("listeners.json with MQTT and admin", Duration::from_secs(60), || {
+            if let Ok(Some(status)) = child.try_wait() {
+                panic!("exactmq ended at start: {status}\n{}", tail(&log));
+            }
+            let text = std::fs::read_to_string(&listeners).ok()?;
+            serde_json::from_str::<serde_json::Value>(&text).ok()
+        });
+        self.mqtt = address(&found, "mqtt");
+        self.admin = address(&found, "admin");
+    }
+
+    /// kill -9.
+    ///
+    /// # Panics
+    /// When the process cannot be waited for.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            child.wait().expect("the process ends");
+        }
+    }
+
+    /// SIGTERM, and wait for a clean exit.
+    ///
+    /// # Panics
+    /// When it does not exit with success within 30 s.
+    pub fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        let id = child.id().to_string();
+        Command::new("kill").args(["-TERM", &id]).status().expect("kill runs");
+        let log = self.dir.with_extension("log");
+        let status = eventually("a clean exit", Duration::from_secs(30), || child.try_wait().expect("waits"));
+        assert!(status.success(), "exit {status}\n{}", tail(&log));
+    }
+
+    /// Runs the command line client against this node.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn cli(&self, arguments: &[&str]) -> Output {
+        Command::new(binary())
+            .args(arguments)
+            .arg("--data-dir")
+            .arg(&self.dir)
+            .output()
+            .expect("exactmq runs")
+    }
+
+    /// Process id.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Resident memory in bytes.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1_024
+    }
+
+    /// The data directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- end of the broker's log ---\n{}", tail(&self.dir.with_extension("log")));
+        }
+    }
+}
+
+/// The `exactmq` binary of this build: beside the test's own executable, or `EXACTMQ_BIN`.
+///
+/// # Panics
+/// When it was not built.
+#[must_use]
+pub fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("EXACTMQ_BIN") {
+        return path.into();
+    }
+    let own = std::env::current_exe().expect("the path of this test");
+    let found = own.ancestors().skip(1).map(|dir| dir.join("exactmq")).find(|path| path.is_file());
+    found.expect("target/…/exactmq is built: run `cargo build -p broker` first")
+}
+
+/// Address of the listener `name` in `listeners.json`: `{"mqtt": {"tcp": "127.0.0.1:1883"}, "admin": "…"}` and the like.
+fn address(found: &serde_json::Value, name: &str) -> SocketAddr {
+    let value = &found[name];
+    let text = value.as_str().or_else(|| value["address"].as_str()).or_else(|| value["tcp"].as_str());
+    text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no address of {name} in {found}"))
+}
+
+fn tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
