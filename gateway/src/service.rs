@@ -150,6 +150,10 @@ pub trait Service: Sized + 'static {
     /// room in the client's window, hold it back.
     fn deliver(&self, session: &mut Self::Session, delivery: &MessageDelivery, out: &mut Output) -> bool;
 
+    /// The output was flushed to below its low-water mark (a quarter of `outbox_bytes_max`) after it had been above it, or after
+    /// the service wrote anything into it: a long transfer (a page of retained messages, an inbox behind its end) goes on here.
+    fn drained(&self, _session: &mut Self::Session, _out: &mut Output) {}
+
     /// The socket is physically closed (the fd is gone). Called exactly once for each accepted session, also when it never got
     /// CONNACK. The service reports the close to the registry and records the disconnect.
     fn closed(self: &Rc<Self>, session: Self::Session, ended: Ended);
