@@ -1,0 +1,32 @@
+# The two commands of the README are `make run` and `make test`; the others are for those who change the broker.
+
+CARGO ?= cargo
+VENV  := target/venv
+
+.PHONY: run test lint bench fuzz soak setup help
+
+help:            ## This list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+run:             ## Build and start one node: MQTT on 127.0.0.1:1883, admin on 127.0.0.1:9883, data in ./exactmq-data
+	$(CARGO) run --release --locked --bin exactmq -- serve
+
+test: setup      ## Install what the tests need, build, run every suite
+	tests/run.sh
+
+setup:
+	tests/setup.sh $(VENV)
+
+lint:            ## Formatting and clippy, as CI checks them
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+bench:           ## The table of ARCHITECTURE.md "Speed": ExactMQ beside mosquitto, in one run
+	$(CARGO) build --release --locked -p broker -p bench
+	$(CARGO) run --release --locked -p bench -- compare
+
+fuzz:            ## Five minutes of cargo-fuzz on the packet decoder (needs a nightly toolchain and cargo-fuzz)
+	cd tests/fuzz && $(CARGO) +nightly fuzz run decode -- -max_total_time=300
+
+soak:            ## kill -9 under load, 200 rounds instead of the 20 of `make test`
+	EXACTMQ_ROUNDS=200 $(CARGO) nextest run --release --locked -p tests --run-ignored all -E 'binary(crash)'

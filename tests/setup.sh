@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs what the suites need on a Debian machine that has Rust: Debian packages, a Python environment, cargo-nextest.
+set -euo pipefail
+venv=$1
+
+missing=()
+for pair in mosquitto:mosquitto mosquitto_pub:mosquitto-clients cc:gcc openssl:openssl; do
+  PATH="$PATH:/usr/sbin" command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+done
+/usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
+if ((${#missing[@]})); then
+  as_root=(); [[ $(id -u) == 0 ]] || as_root=(sudo)
+  export DEBIAN_FRONTEND=noninteractive
+  "${as_root[@]}" apt-get update -qq
+  # The packaged mosquitto service would hold port 1883: only its program is wanted.
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if [[ ! -x $venv/bin/python ]] || ! "$venv/bin/python" -c 'import paho.mqtt, websockets' 2>/dev/null; then
+  /usr/bin/python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check paho-mqtt==2.1.0 websockets==13.1
+fi
+
+cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest
