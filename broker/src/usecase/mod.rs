@@ -1,6 +1,12 @@
 //! The use cases: connect, disconnect, end, deadlines, Wills, reclamation (owner spec §7 to §9). They decide about ownership and
 //! durability; they know nothing of packets.
 
+pub mod authority;
+pub mod connect;
+pub mod disconnect;
+pub mod isolation;
+pub mod queue;
+
 use std::sync::Arc;
 
 use gateway::link::LinkId;
@@ -30,6 +36,8 @@ pub struct Connected {
     pub entry: Arc<Entry>,
     pub row: SessionRow,
     pub session_present: bool,
+    /// Keep it as long as the socket lives and end it with [`disconnect::OwnerGuard::closed`]; dropping it is an abnormal end.
+    pub guard: disconnect::OwnerGuard,
 }
 
 /// Why CONNECT is refused (owner spec §7.2).
@@ -37,6 +45,8 @@ pub struct Connected {
 pub enum ConnectError {
     #[error("the ClientID belongs to another user")]
     Binding,
+    #[error("the permission was withdrawn meanwhile")]
+    NotAuthorized,
     #[error("the session changed hands meanwhile")]
     Conflict,
     #[error("the node is at its connection limit")]

@@ -1,0 +1,340 @@
+//! CONNECT and takeover, step by step as owner spec §7.1 has it, with the boot lease of DESIGN §4.
+//!
+//! ```text
+//! turn ▶ read 1 ▶ claim ▶ notice ▶ isolate ▶ record or replace the old end ▶ read 2 ▶ authorise again ▶ reserve
+//!      ▶ commit ▶ activate
+//! ```
+//! Anything that fails after the reservation gives the candidate up: it never got the transport, so nothing can act for it.
+
+use std::sync::Arc;
+
+use gateway::codec::ReasonCode;
+use session::id::{Boot, Owner};
+use session::lifecycle::{
+    Command, Conflict, Connect, Disconnect, DisconnectKind, Reply, SessionRow, SessionState,
+};
+use session::owner::{Claim, Entry, OwnerError};
+use session::time::Tick;
+
+use super::authority::{Authority, PointRead, begins_fresh, next_generations};
+use super::disconnect::{Disconnects, IntentClaim, LifetimeOver, OwnerGuard};
+use super::isolation::{Isolation, IsolationError};
+use super::queue::{ConnectQueue, Entered, Turn};
+use super::{ConnectError, ConnectInput, Connected, DisconnectInput};
+use crate::clock::NodeClock;
+use crate::owners::{LinkTransport, Owners};
+
+/// Proposals of one CONNECT. Another one follows only a definite refusal with the same previous owner (owner spec §15.15).
+const PROPOSALS_MAX: usize = 3;
+/// Name of the anonymous principal where a name is needed.
+const ANONYMOUS: &str = "(anonymous)";
+
+/// What the use case works with.
+#[derive(Debug)]
+pub struct ConnectCase<'a, A, I> {
+    pub boot: &'a Boot,
+    pub clock: &'a NodeClock,
+    pub owners: &'a Arc<Owners>,
+    pub disconnects: &'a Arc<Disconnects>,
+    pub queue: &'a ConnectQueue,
+    pub authority: &'a A,
+    pub isolation: &'a I,
+    pub over: &'a dyn LifetimeOver,
+    /// `owner.lease` in milliseconds.
+    pub lease_ms: u64,
+}
+
+/// Why one attempt failed.
+enum Failed {
+    Refused(ConnectError),
+    /// The proposal was definitely refused; nothing changed.
+    Raced,
+}
+
+impl From<ConnectError> for Failed {
+    fn from(error: ConnectError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// A reserved owner that is not handed out yet. Dropping it, also when the caller's future is dropped, gives it up.
+struct Candidate<'a> {
+    owners: &'a Owners,
+    disconnects: &'a Disconnects,
+    clock: &'a NodeClock,
+    entry: Arc<Entry>,
+    transport: Arc<LinkTransport>,
+    /// The proposal went out: the row may name this owner.
+    proposed: bool,
+    given: bool,
+}
+
+impl Candidate<'_> {
+    fn give(mut self) -> Result<OwnerGuard, ConnectError> {
+        let guard = self.disconnects.guard(self.entry.clone()).ok_or(ConnectError::Stopped)?;
+        self.given = true;
+        Ok(guard)
+    }
+
+    /// The proposal was refused: the row cannot name this owner.
+    fn refused(mut self) {
+        self.proposed = false;
+    }
+}
+
+impl Drop for Candidate<'_> {
+    fn drop(&mut self) {
+        if self.given {
+            return;
+        }
+        let owner = self.entry.owner();
+        // Fails only for an owner that is not ours, which this one is.
+        let _ = self.owners.registry().fence(self.clock.tick(), owner);
+        if self.proposed {
+            // CONNECT was never accepted, so its Will must not appear ([MQTT-3.1.2-8]): a normal end.
+            let observed_at = self.clock.millis();
+            let input = DisconnectInput { normal: true, expiry_sec: None, observed_at, sent_through: 0 };
+            self.disconnects.closed(owner, input);
+        } else {
+            self.owners.transport_closed(owner);
+        }
+    }
+}
+
+impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
+    /// Makes the connection at `input.link` the only owner of its session. `recheck` is the second authorisation: isolation may have been
+    /// slow, and permissions may have changed meanwhile.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; the previous session is untouched unless a commit went through.
+    pub async fn run(
+        &self,
+        input: &ConnectInput,
+        recheck: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Connected, ConnectError> {
+        let _turn = self.turn(input).await?;
+        for _ in 0..PROPOSALS_MAX {
+            match self.attempt(input, recheck).await {
+                Ok(connected) => return Ok(connected),
+                Err(Failed::Refused(error)) => return Err(error),
+                Err(Failed::Raced) if self.clock.tick() >= input.deadline => {
+                    return Err(ConnectError::Deadline);
+                }
+                Err(Failed::Raced) => {}
+            }
+        }
+        Err(ConnectError::Conflict)
+    }
+
+    async fn turn(&self, input: &ConnectInput) -> Result<Turn, ConnectError> {
+        match self.queue.enter(&input.key) {
+            Ok(Entered::Now(turn)) => Ok(turn),
+            Ok(Entered::Waiting(receiver)) => {
+                let wait = self.clock.until(input.deadline);
+                match tokio::time::timeout(wait, receiver).await {
+                    Ok(Ok(turn)) => Ok(turn),
+                    Ok(Err(_)) => Err(ConnectError::Stopped),
+                    Err(_) => Err(ConnectError::Deadline),
+                }
+            }
+            Err(_) => Err(ConnectError::Conflict),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        input: &ConnectInput,
+        recheck: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Connected, Failed> {
+        let read = self.read(input).await?;
+        let mut claim = None;
+        let previous = match read.row {
+            None => None,
+            Some(row) => {
+                let (row, held) = self.isolate(input, row).await?;
+                claim = held;
+                row
+            }
+        };
+        if !recheck() {
+            return Err(ConnectError::NotAuthorized.into());
+        }
+        let connected = self.install(input, previous.as_ref()).await?;
+        if let Some(claim) = claim {
+            claim.replace();
+        }
+        if let Some(old) = previous.filter(|old| old.durable && old.lifetime != connected.row.lifetime) {
+            self.over.lifetime_over(&input.key, old.lifetime);
+        }
+        Ok(connected)
+    }
+
+    /// A complete read of our own row, or nothing (owner spec §8.3); another user's session is never touched (P8).
+    async fn read(&self, input: &ConnectInput) -> Result<PointRead, ConnectError> {
+        let read = self.authority.read(&input.key).await.map_err(|_| ConnectError::Unavailable)?;
+        if !read.complete {
+            return Err(ConnectError::Unavailable);
+        }
+        if let Some(row) = &read.row {
+            if row.owner.key != input.key || row.owner.check().is_err() {
+                return Err(ConnectError::Unavailable);
+            }
+            if row.uid != input.uid {
+                return Err(ConnectError::Binding);
+            }
+            if row.revision == u64::MAX || row.updated_at > self.clock.millis() {
+                return Err(ConnectError::Unavailable);
+            }
+        }
+        Ok(read)
+    }
+
+    /// Proves that the row's owner stopped and returns the row as it stands then (owner spec §7.1 step 5).
+    async fn isolate(
+        &self,
+        input: &ConnectInput,
+        row: SessionRow,
+    ) -> Result<(Option<SessionRow>, Option<IntentClaim>), ConnectError> {
+        let ours = row.owner.node_id == self.boot.node_id && row.owner.boot_id == self.boot.boot_id;
+        let mut claim = if ours { self.disconnects.claim(&row.owner) } else { None };
+        if ours && row.state == SessionState::Active {
+            self.owners.notice(&row.owner, ReasonCode::SessionTakenOver);
+        }
+        self.isolation.quiesce(&row.owner, input.deadline).await.map_err(refusal)?;
+        if let Some(held) = claim.take() {
+            match held.input() {
+                // Nothing of a session without an inbox outlives its connection: CONNECT replaces the row in one step.
+                Some(end) if !end.normal && !row.durable => claim = Some(held),
+                Some(_) => {
+                    held.record(self.clock, input.deadline).await.map_err(|_| ConnectError::Deadline)?;
+                }
+                None => held.replace(),
+            }
+        }
+        let mut read = self.read(input).await?;
+        let Some(after) = &read.row else { return Ok((None, claim)) };
+        if after.owner != row.owner {
+            return Err(ConnectError::Conflict);
+        }
+        let lapsed = read.lease_until.filter(|until| *until <= self.clock.millis());
+        if let (SessionState::Active, Some(until)) = (after.state, lapsed) {
+            let disconnect = Disconnect {
+                owner: row.owner.clone(),
+                kind: DisconnectKind::WithWill,
+                observed_at: until,
+                expiry_sec: None,
+                sent_through: 0,
+            };
+            let command = Command::Disconnect(Box::new(disconnect));
+            self.authority.commit(&input.key, command).await.map_err(|_| ConnectError::Unavailable)?;
+            read = self.read(input).await?;
+            if read.row.as_ref().is_some_and(|third| third.owner != row.owner) {
+                return Err(ConnectError::Conflict);
+            }
+        }
+        Ok((read.row, claim))
+    }
+
+    /// Reserve, commit, activate (owner spec §7.1 steps 7 to 14).
+    async fn install(
+        &self,
+        input: &ConnectInput,
+        previous: Option<&SessionRow>,
+    ) -> Result<Connected, Failed> {
+        let fresh = begins_fresh(previous, input.clean_start, self.clock.millis());
+        let (session_generation, owner_generation) =
+            next_generations(previous, fresh).ok_or(ConnectError::Unavailable)?;
+        let uid = input.uid.clone().unwrap_or_else(|| ANONYMOUS.into());
+        let claim = Claim { key: input.key.clone(), uid, session_generation, owner_generation };
+        let started = self.clock.tick();
+        let (entry, transport) = self.owners.reserve(claim, input.link).map_err(|error| match error {
+            OwnerError::Limit => ConnectError::Limit,
+            OwnerError::Stopped => ConnectError::Stopped,
+            _ => ConnectError::Unavailable,
+        })?;
+        let mut candidate = Candidate {
+            owners: self.owners,
+            disconnects: self.disconnects,
+            clock: self.clock,
+            entry,
+            transport,
+            proposed: false,
+            given: false,
+        };
+        // Captured before the proposal: commit latency can only shorten the lease. It is never longer than the boot's.
+        let until = self.until(started);
+        let connect = Connect {
+            owner: candidate.entry.owner().clone(),
+            uid: input.uid.clone(),
+            previous: previous.map(|row| (row.revision, row.owner.clone())),
+            clean_start: input.clean_start,
+            expiry_sec: input.expiry_sec,
+            will: input.will.clone(),
+        };
+        candidate.proposed = true;
+        let commit = self.authority.commit(&input.key, Command::Connect(Box::new(connect)));
+        let reply = tokio::time::timeout(self.clock.until(input.deadline), commit)
+            .await
+            .map_err(|_| ConnectError::Deadline)?
+            .map_err(|_| ConnectError::Unavailable)?;
+        let (row, session_present) = match reply {
+            Reply::Row { row, session_present, .. } => (*row, session_present),
+            Reply::Conflict(conflict) => {
+                candidate.refused();
+                return Err(conflict_failure(conflict));
+            }
+            _ => return Err(ConnectError::Unavailable.into()),
+        };
+        self.check_receipt(input, &candidate.entry, &row, session_present != fresh)?;
+        self.owners.activate(&candidate.entry, &candidate.transport, row.revision, until).map_err(
+            |error| if error == OwnerError::Stopped { ConnectError::Stopped } else { ConnectError::Deadline },
+        )?;
+        let entry = candidate.entry.clone();
+        Ok(Connected { entry, row, session_present, guard: candidate.give()? })
+    }
+
+    fn until(&self, started: Tick) -> Tick {
+        let own = started.plus_ms(self.lease_ms);
+        match self.owners.lease_until() {
+            Tick(0) => own,
+            boot => own.min(boot),
+        }
+    }
+
+    /// A receipt that is not about exactly this proposal proves nothing (owner spec §7.1 step 11).
+    fn check_receipt(
+        &self,
+        input: &ConnectInput,
+        entry: &Entry,
+        row: &SessionRow,
+        as_computed: bool,
+    ) -> Result<(), ConnectError> {
+        let owner: &Owner = entry.owner();
+        let will_matches = input.will.is_some() == (row.will_generation != 0);
+        if row.owner == *owner && row.state == SessionState::Active && will_matches && as_computed {
+            return Ok(());
+        }
+        tracing::error!("the receipt of a CONNECT does not match its proposal");
+        Err(ConnectError::Unavailable)
+    }
+}
+
+fn refusal(error: IsolationError) -> ConnectError {
+    match error {
+        IsolationError::Deadline => ConnectError::Deadline,
+        IsolationError::Unproved
+        | IsolationError::Close
+        | IsolationError::Cancelled
+        | IsolationError::Invalid => ConnectError::Unproved,
+    }
+}
+
+fn conflict_failure(conflict: Conflict) -> Failed {
+    match conflict {
+        Conflict::Binding => ConnectError::Binding.into(),
+        Conflict::BootRetired => ConnectError::Stopped.into(),
+        Conflict::Quota => ConnectError::Limit.into(),
+        Conflict::Exhausted => ConnectError::Unavailable.into(),
+        Conflict::Fenced | Conflict::Missing | Conflict::Illegal | Conflict::NotDue => Failed::Raced,
+    }
+}
