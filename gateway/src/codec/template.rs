@@ -4,6 +4,7 @@
 use session::message::{Message, QoS};
 
 use super::Version;
+use super::delivery::Delivery;
 
 /// An encoded PUBLISH with a hole for the packet id.
 #[derive(Debug, Clone)]
@@ -18,14 +19,17 @@ impl PublishTemplate {
     /// `None` when the packet would exceed the protocol's maximum.
     #[must_use]
     pub fn new(
-        _version: Version,
-        _message: &Message,
-        _qos: QoS,
-        _retain: bool,
-        _identifiers: &[u32],
-        _expiry_sec: Option<u32>,
+        version: Version,
+        message: &Message,
+        qos: QoS,
+        retain: bool,
+        identifiers: &[u32],
+        expiry_sec: Option<u32>,
     ) -> Option<Self> {
-        unimplemented!()
+        let delivery = Delivery { expiry_sec, identifiers, ..Delivery::of(message, qos, retain) };
+        let mut bytes = Vec::new();
+        let packet_id_at = delivery.write_template(version, usize::MAX, &mut bytes).ok()?;
+        Some(Self { bytes, packet_id_at: u32::try_from(packet_id_at).ok()? })
     }
 
     /// The encoded packet; for QoS > 0 with packet id 0 in its place.
@@ -40,8 +44,15 @@ impl PublishTemplate {
         (self.packet_id_at != 0).then_some(self.packet_id_at as usize)
     }
 
-    /// Appends a copy with this packet id and DUP flag.
-    pub fn append(&self, _packet_id: u16, _dup: bool, _out: &mut Vec<u8>) {
-        unimplemented!()
+    /// Appends a copy with this packet id and DUP flag; both are ignored for QoS 0.
+    #[inline]
+    pub fn append(&self, packet_id: u16, dup: bool, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&self.bytes);
+        if self.packet_id_at != 0 {
+            let at = start + self.packet_id_at as usize;
+            out[at..at + 2].copy_from_slice(&packet_id.to_be_bytes());
+            out[start] |= u8::from(dup) << 3;
+        }
     }
 }
