@@ -3,9 +3,13 @@
 
 pub mod authority;
 pub mod connect;
+pub mod deadlines;
 pub mod disconnect;
+pub mod end;
 pub mod isolation;
 pub mod queue;
+pub mod reclaim;
+pub mod will;
 
 use std::sync::Arc;
 

@@ -1,0 +1,112 @@
+//! What becomes due: expiry of offline sessions, delayed Wills, Wills that wait for an executor, reclamation (owner spec §7.5, §7.6).
+//!
+//! One task a group, asleep until something is due; due items come from an index, so an idle node with many sessions does nothing. Items
+//! of a page go into one proposal; full pages follow each other at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use session::id::Key;
+use session::lifecycle::{Command, Due, SessionState};
+use session::time::Millis;
+use storage::{GroupId, Store};
+
+use super::disconnect::LifetimeOver;
+use super::reclaim::Retention;
+use super::will::{WillExecutor, propose_all};
+use crate::clock::NodeClock;
+
+/// Due items of one turn.
+const PAGE: usize = 1_024;
+/// How often a group without due items is looked at. A Will or an expiry is late by at most this.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Pause after a turn that could do nothing (all in execution, or the store is not available).
+const STALLED: Duration = Duration::from_millis(20);
+
+/// Counters for metrics.
+#[derive(Debug, Default)]
+pub struct DeadlineCounters {
+    pub turns: AtomicU64,
+    pub reconciled: AtomicU64,
+    pub reclaimed: AtomicU64,
+    pub wills_started: AtomicU64,
+}
+
+/// The deadline tasks of one node.
+#[derive(Debug)]
+pub struct Deadlines {
+    pub clock: Arc<NodeClock>,
+    pub store: Store,
+    pub wills: Arc<WillExecutor>,
+    pub over: Arc<dyn LifetimeOver>,
+    pub retention: Retention,
+    pub counters: DeadlineCounters,
+}
+
+impl Deadlines {
+    /// Serves one group. Runs until the task is dropped.
+    pub async fn run_forever(self: Arc<Self>, group: GroupId) {
+        loop {
+            let now = self.clock.millis();
+            let due = self.store.read(group, |rows| rows.next_due().is_some_and(|at| at <= now));
+            if !due {
+                tokio::time::sleep(INTERVAL).await;
+            } else if !self.turn(group, now).await {
+                tokio::time::sleep(STALLED).await;
+            }
+        }
+    }
+
+    /// One page; whether anything came of it.
+    async fn turn(&self, group: GroupId, now: Millis) -> bool {
+        self.counters.turns.fetch_add(1, Ordering::Relaxed);
+        let mut page = Vec::new();
+        self.store.read(group, |rows| rows.due(now, PAGE, &mut page));
+        let (mut sessions, mut wills, mut reclaims) = (Vec::new(), Vec::new(), Vec::new());
+        for item in page {
+            match item {
+                Due::Session { key, revision } => sessions.push((key, revision)),
+                Due::Will(key) => wills.push(key),
+                Due::Reclaim { key, .. } => reclaims.push(key),
+            }
+        }
+        let started = self.wills.start(group, wills.into_iter());
+        self.counters.wills_started.fetch_add(started as u64, Ordering::Relaxed);
+        let reconciled = self.reconcile(group, sessions).await;
+        let reclaimed = self.reclaim(group, reclaims).await;
+        started > 0 || reconciled || reclaimed
+    }
+
+    async fn reconcile(&self, group: GroupId, sessions: Vec<(Key, u64)>) -> bool {
+        let before: Vec<(Key, u64)> = self.store.read(group, |rows| {
+            let durable = sessions.iter().filter_map(|(key, _)| rows.session(key).filter(|row| row.durable));
+            durable.map(|row| (row.owner.key.clone(), row.lifetime)).collect()
+        });
+        let commands = sessions.into_iter().map(|(key, revision)| Command::Reconcile { key, revision });
+        let replies = propose_all(&self.store, group, commands).await;
+        let over: Vec<(Key, u64)> = self.store.read(group, |rows| {
+            let gone = |(key, lifetime): &(Key, u64)| match rows.session(key) {
+                None => true,
+                Some(row) => row.lifetime != *lifetime || matches!(row.state, SessionState::Ended { .. }),
+            };
+            before.into_iter().filter(gone).collect()
+        });
+        for (key, lifetime) in over {
+            self.over.lifetime_over(&key, lifetime);
+        }
+        let answered = replies.iter().flatten().count();
+        self.counters.reconciled.fetch_add(answered as u64, Ordering::Relaxed);
+        answered > 0
+    }
+
+    async fn reclaim(&self, group: GroupId, keys: Vec<Key>) -> bool {
+        let commands: Vec<Command> = self.store.read(group, |rows| {
+            keys.iter().filter_map(|key| rows.session(key)).map(|row| self.retention.command(row)).collect()
+        });
+        let replies = propose_all(&self.store, group, commands.into_iter()).await;
+        let answered = replies.iter().flatten().count();
+        self.counters.reclaimed.fetch_add(answered as u64, Ordering::Relaxed);
+        answered > 0
+    }
+}
