@@ -1,0 +1,184 @@
+//! Retained messages (MQTT 5 §3.3.1.3; P7).
+
+use tests::{Client, Node, Options, Packet};
+
+fn publisher(node: &Node) -> Client {
+    Client::connect(node.mqtt, &Options::v5("p"))
+}
+
+/// [MQTT-3.3.1-5] to -8, P7: the last acknowledged value is what a new subscriber gets; an empty payload removes it; QoS 0 retains too.
+#[test]
+fn the_last_value_is_kept_and_an_empty_one_removes_it() {
+    let node = Node::start();
+    let mut p = publisher(&node);
+    for (number, qos) in [(1, 1), (2, 2), (3, 1)] {
+        assert!(p.publish("r/a", format!("{number}"), qos, true) < 0x80);
+        let mut sub = Client::connect(node.mqtt, &Options::v5("s"));
+        assert_eq!(sub.subscribe("r/+", 2), 2);
+        let got = sub.take_message();
+        assert_eq!((got.payload.as_slice(), got.retain), (number.to_string().as_bytes(), true));
+        assert_eq!(got.qos, qos);
+    }
+    assert!(p.publish("r/a", "", 1, true) < 0x80);
+    let mut sub = Client::connect(node.mqtt, &Options::v5("s"));
+    assert_eq!(sub.subscribe("r/#", 2), 2);
+    sub.expect_nothing();
+    p.publish("r/zero", "0", 0, true);
+    assert!(p.is_alive());
+    assert!(p.publish("r/other", "1", 1, true) < 0x80);
+    let mut sub = Client::connect(node.mqtt, &Options::v5("s2"));
+    assert_eq!(sub.subscribe("r/zero", 0), 0);
+    assert_eq!(sub.take_message().payload, b"0");
+}
+
+/// P7: never v1 after v2, never nothing, for subscribers that come while values change.
+#[test]
+fn a_value_read_after_its_acknowledgement_is_not_older() {
+    let node = Node::start();
+    let mut p = publisher(&node);
+    for number in 1..200_u32 {
+        assert!(p.publish("r/v", number.to_string(), 1, true) < 0x80);
+        let mut sub = Client::connect(node.mqtt, &Options::v5("s"));
+        assert_eq!(sub.subscribe("r/v", 1), 1);
+        assert_eq!(sub.take_message().payload, number.to_string().as_bytes());
+    }
+}
+
+/// [MQTT-3.3.1-9] to -11, [MQTT-3.8.3-4]: Retain Handling 0, 1, 2.
+#[test]
+fn retain_handling_is_obeyed() {
+    let node = Node::start();
+    assert!(publisher(&node).publish("r/h", "v", 1, true) < 0x80);
+    let options = Options::v5("s").resume().expiry(60);
+    for options in [Options::v5("t"), options] {
+        let mut sub = Client::connect(node.mqtt, &options);
+        assert_eq!(sub.subscribe("r/h", 0x01 | 2 << 4), 1);
+        sub.expect_nothing();
+        assert_eq!(sub.subscribe("r/h", 0x01 | 1 << 4), 1);
+        sub.expect_nothing();
+        assert_eq!(sub.subscribe("r/h", 0x01), 1);
+        assert_eq!(sub.take_message().payload, b"v");
+        assert_eq!(sub.subscribe("r/+", 0x01 | 1 << 4), 1);
+        assert_eq!(sub.take_message().payload, b"v");
+    }
+}
+
+/// [MQTT-3.3.1-12], -13: Retain As Published keeps the flag, without it a live message has RETAIN 0.
+#[test]
+fn retain_as_published_is_obeyed() {
+    let node = Node::start();
+    for options in [Options::v5("t"), Options::v5("d").resume().expiry(60)] {
+        let mut sub = Client::connect(node.mqtt, &options);
+        assert_eq!(sub.subscribe("rap/1", 0x01 | 8), 1);
+        assert_eq!(sub.subscribe("rap/0", 0x01), 1);
+        let mut p = publisher(&node);
+        for topic in ["rap/1", "rap/0"] {
+            assert!(p.publish(topic, "v", 1, true) < 0x80);
+            let got = sub.take_message();
+            assert_eq!((got.topic.as_str(), got.retain), (topic, topic == "rap/1"));
+            assert!(p.publish(topic, "", 1, true) < 0x80);
+            assert_eq!(sub.take_message().payload, b"");
+        }
+    }
+}
+
+/// Scenario 81: no retained message for a shared subscription; `#` and `+` do not see `$SYS`.
+#[test]
+fn shared_subscriptions_get_nothing_retained_and_wildcards_no_sys() {
+    let node = Node::start();
+    assert!(publisher(&node).publish("r/x", "v", 1, true) < 0x80);
+    let mut sub = Client::connect(node.mqtt, &Options::v5("s"));
+    assert_eq!(sub.subscribe("$share/g/r/x", 1), 1);
+    sub.expect_nothing();
+    assert_eq!(sub.subscribe("#", 1), 1);
+    assert_eq!(sub.take_message().topic, "r/x");
+    sub.expect_nothing();
+    assert_eq!(sub.subscribe("+/broker/version", 1), 1);
+    sub.expect_nothing();
+    assert_eq!(sub.subscribe("$SYS/broker/version", 1), 1);
+    let got = sub.take_message();
+    assert!(String::from_utf8_lossy(&got.payload).to_lowercase().contains("exactmq"));
+}
+
+/// Scenario 82: a wildcard look-up returns matching topics only, and all of them.
+#[test]
+fn wildcards_find_exactly_the_matching_topics() {
+    let node = Node::start();
+    let topics = ["a", "a/b", "a/b/c", "a/c", "ab", "b/b", "/a", "a/", "a//b"];
+    let mut p = publisher(&node);
+    for topic in topics {
+        assert!(p.publish(topic, topic, 1, true) < 0x80);
+    }
+    let table: [(&str, &[&str]); 7] = [
+        ("#", &topics),
+        ("a/#", &["a", "a/b", "a/b/c", "a/c", "a/", "a//b"]),
+        ("a/+", &["a/b", "a/c", "a/"]),
+        ("+/b", &["a/b", "b/b"]),
+        ("+/+", &["a/b", "a/c", "b/b", "/a", "a/"]),
+        ("/+", &["/a"]),
+        ("a/+/b", &["a//b"]),
+    ];
+    for (filter, expected) in table {
+        let mut sub = Client::connect(node.mqtt, &Options::v5("s"));
+        assert_eq!(sub.subscribe(filter, 1), 1);
+        let mut got: Vec<String> = expected.iter().map(|_| sub.take_message().topic).collect();
+        sub.expect_nothing();
+        let mut expected: Vec<&str> = expected.to_vec();
+        got.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(got, expected, "{filter}");
+    }
+}
+
+/// Scenario 59 ([MQTT-3.3.2-5], -6): a retained or queued message expires, and what is left of its interval is forwarded.
+#[test]
+fn message_expiry_is_counted_down_and_honoured() {
+    let mut node = Node::start();
+    let durable = Options::v5("d").resume().expiry(60);
+    let mut sub = Client::connect(node.mqtt, &durable);
+    assert_eq!(sub.subscribe("e/#", 1), 1);
+    sub.disconnect();
+    let mut p = publisher(&node);
+    let mut send = |topic: &str, sec: u8, retain: u8| {
+        let id = p.packet_id();
+        let bytes = p.publish_bytes(topic, topic.as_bytes(), 2 | retain, id, &[2, 0, 0, 0, sec]);
+        p.send(&bytes);
+        assert!(p.receive_kind(4).reason() < 0x80);
+    };
+    send("e/short", 1, 1);
+    send("e/long", 60, 1);
+    node.kill();
+    node.restart();
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    let mut sub = Client::connect(node.mqtt, &durable);
+    let mut fresh = Client::connect(node.mqtt, &Options::v5("f"));
+    assert_eq!(fresh.subscribe("e/#", 1), 1);
+    for client in [&mut sub, &mut fresh] {
+        let got = client.take_message();
+        assert_eq!(got.topic, "e/long");
+        let left = tests::wire::property(&got.properties, 2).expect("Message Expiry Interval");
+        assert!(left[3] <= 59 && left[3] > 40, "{left:?}");
+        client.expect_nothing();
+    }
+}
+
+/// [MQTT-3.3.1-4] sibling: a retained message that was published with properties comes back with them.
+#[test]
+fn retained_messages_keep_their_properties() {
+    let node = Node::start();
+    let mut p = publisher(&node);
+    let properties =
+        [&[0x01, 1, 0x08, 0, 5][..], b"reply", &[0x09, 0, 2, 1, 2, 0x26, 0, 1, b'k', 0, 1, b'v']].concat();
+    let bytes = p.publish_bytes("r/p", b"v", 3, 1, &properties);
+    p.send(&bytes);
+    assert!(Packet::reason(&p.receive_kind(4)) < 0x80);
+    let mut sub = Client::connect(node.mqtt, &Options::v5("s"));
+    assert_eq!(sub.subscribe_with("r/p", 1, &[0x0B, 5]), 1);
+    let got = sub.take_message();
+    let mut found = tests::wire::all_properties(&got.properties);
+    assert_eq!(
+        found.iter().position(|(id, value)| *id == 0x0B && value == &[5]).map(|at| found.remove(at)),
+        Some((0x0B, vec![5]))
+    );
+    assert_eq!(found, tests::wire::all_properties(&properties));
+}
