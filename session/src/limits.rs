@@ -12,6 +12,8 @@ pub const BOOT_ID_BYTES_MAX: usize = 128;
 pub const WILL_TOPIC_BYTES_MAX: usize = 2_048;
 /// Owner spec §1.1; original and frozen payload each.
 pub const WILL_PAYLOAD_BYTES_MAX: usize = 65_535;
+/// Bytes of a topic name or filter: its length on the wire has two bytes (MQTT §1.5.4).
+pub const TOPIC_BYTES_MAX: usize = 65_535;
 /// Levels of a topic name or filter; longer ones are refused (deep recursion and memory).
 pub const TOPIC_LEVELS_MAX: usize = 256;
 /// Slots that session keys and topics hash into; they map to groups (DESIGN §5).

@@ -4,4 +4,4 @@ mod inbound;
 mod outbound;
 
 pub use inbound::{Inbound, InboundError, Received};
-pub use outbound::{Outbound, OutboundError, Settled};
+pub use outbound::{Outbound, OutboundError, Settled, inbox_packet_id};

@@ -1,7 +1,9 @@
 //! Topic names and filters, and the index that finds the subscribers of a topic (MQTT §4.7, §4.8.2).
 
 mod filter;
+mod level;
 mod name;
+mod ordered;
 mod retained;
 mod tree;
 
