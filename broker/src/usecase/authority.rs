@@ -65,7 +65,7 @@ pub fn begins_fresh(row: Option<&SessionRow>, clean_start: bool, at: Millis) -> 
         || match row.state {
             SessionState::Ended { .. } => true,
             SessionState::Offline { offline_expires_at } => offline_expires_at <= at,
-            SessionState::Active => row.expiry_sec == 0,
+            SessionState::Active => row.expiry_sec == 0 || !row.durable,
         }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use session::id::Key;
-use session::lifecycle::{Command, Due, SessionState};
+use session::lifecycle::{Command, Due, Reply, SessionState};
 use session::time::Millis;
 use storage::{GroupId, Store};
 
@@ -21,6 +21,8 @@ use crate::clock::NodeClock;
 const PAGE: usize = 1_024;
 /// How often a group without due items is looked at. A Will or an expiry is late by at most this.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// How often expired messages and old stamps of a group are looked for.
+const TIDY_INTERVAL_MS: u64 = 60_000;
 /// Pause after a turn that could do nothing (all in execution, or the store is not available).
 const STALLED: Duration = Duration::from_millis(20);
 
@@ -47,7 +49,12 @@ pub struct Deadlines {
 impl Deadlines {
     /// Serves one group. Runs until the task is dropped.
     pub async fn run_forever(self: Arc<Self>, group: GroupId) {
+        let mut tidy_at = self.clock.tick().plus_ms(TIDY_INTERVAL_MS);
         loop {
+            if self.clock.tick() >= tidy_at {
+                tidy_at = self.clock.tick().plus_ms(TIDY_INTERVAL_MS);
+                self.tidy(group).await;
+            }
             let now = self.clock.millis();
             let due = self.store.read(group, |rows| rows.next_due().is_some_and(|at| at <= now));
             if !due {
@@ -76,6 +83,11 @@ impl Deadlines {
         let reconciled = self.reconcile(group, sessions).await;
         let reclaimed = self.reclaim(group, reclaims).await;
         started > 0 || reconciled || reclaimed
+    }
+
+    /// Drops what nobody will read any more, a bounded command at a time.
+    async fn tidy(&self, group: GroupId) {
+        while let Ok(Reply::Reclaimed { done: false, .. }) = self.store.call(group, Command::Tidy).await {}
     }
 
     async fn reconcile(&self, group: GroupId, sessions: Vec<(Key, u64)>) -> bool {

@@ -7,6 +7,7 @@ pub mod deadlines;
 pub mod disconnect;
 pub mod end;
 pub mod isolation;
+pub mod lease;
 pub mod queue;
 pub mod reclaim;
 pub mod will;

@@ -3,13 +3,18 @@
 //!
 //! It deletes nothing of a live lifetime: storage refuses that, and an older lifetime's reclamation never touches its successor.
 
+use std::time::Duration;
+
 use session::id::Key;
-use session::lifecycle::{Command, Reply, SessionRow};
+use session::lifecycle::{Command, Conflict, Reply, SessionRow};
 use session::time::Millis;
 use storage::Store;
 
 /// Children removed by one command.
 pub const PAGE: u32 = 256;
+/// How often and at which distance a release is tried while the Will of the session is published.
+const RELEASE_ATTEMPTS: usize = 100;
+const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 /// Pages of one reclamation on request; the deadline task goes on with the rest.
 const PAGES_MAX: usize = 4_096;
 
@@ -58,11 +63,15 @@ pub async fn release(store: &Store, key: &Key, retention: Retention) -> Result<(
             _ => return Err(NotReleased),
         }
     }
-    match store.call(group, Command::ReleaseBinding { key: key.clone() }).await {
-        Ok(Reply::Conflict(session::lifecycle::Conflict::Missing)) => Ok(()),
-        Ok(Reply::Conflict(_)) | Err(_) => Err(NotReleased),
-        Ok(_) => Ok(()),
+    // Its Will may still be on its way out; that takes as long as a publication.
+    for _ in 0..RELEASE_ATTEMPTS {
+        match store.call(group, Command::ReleaseBinding { key: key.clone() }).await {
+            Ok(Reply::Conflict(Conflict::Illegal)) => tokio::time::sleep(RELEASE_PAUSE).await,
+            Ok(Reply::Done { .. } | Reply::Conflict(Conflict::Missing)) => return Ok(()),
+            Ok(_) | Err(_) => return Err(NotReleased),
+        }
     }
+    Err(NotReleased)
 }
 
 /// The session ended, but its ClientID is still bound to its user.

@@ -1,0 +1,100 @@
+//! The boot lease (DESIGN §4): one command per group every third of it keeps all owners of this boot alive; idle sessions cost no write.
+//!
+//! The local deadline is captured before the proposals and moves only when every group has committed: latency can only shorten it. When it
+//! is not renewed, every owner of this boot stops admitting at the deadline by itself, and the sweeper closes their sockets.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use session::id::Boot;
+use session::lifecycle::{Command, Conflict, Reply};
+use storage::{GroupId, Store};
+
+use crate::clock::NodeClock;
+use crate::owners::Owners;
+
+/// Pause after a renewal that failed.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Why the lease is over for good, or not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    #[error("the store did not take the boot lease")]
+    Unavailable,
+    #[error("this boot was retired by commit; restart the node")]
+    Retired,
+}
+
+/// The lease of this boot.
+#[derive(Debug, Clone)]
+pub struct BootLease {
+    pub boot: Boot,
+    pub clock: Arc<NodeClock>,
+    pub store: Store,
+    pub owners: Arc<Owners>,
+    /// `owner.lease` in milliseconds.
+    pub lease_ms: u64,
+}
+
+impl BootLease {
+    /// Announces the boot to every group; from now on its commands are accepted.
+    ///
+    /// # Errors
+    /// A group does not answer, or refuses.
+    pub async fn start(&self) -> Result<(), LeaseError> {
+        self.round(|_, lease_until| Command::BootStart { lease_until }).await
+    }
+
+    /// Renews until the boot is retired. Runs until the task is dropped.
+    ///
+    /// # Errors
+    /// [`LeaseError::Retired`]: nothing of this boot is accepted any more.
+    pub async fn run_forever(&self) -> Result<(), LeaseError> {
+        let pause = Duration::from_millis(self.lease_ms / 3);
+        loop {
+            tokio::time::sleep(pause).await;
+            while let Err(error) = self.renew().await {
+                self.owners.counters.lease_failures.fetch_add(1, Ordering::Relaxed);
+                if error == LeaseError::Retired {
+                    return Err(error);
+                }
+                tracing::warn!("the boot lease could not be renewed; connections end at its deadline");
+                tokio::time::sleep(RETRY).await;
+            }
+            self.owners.counters.lease_renewals.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// One renewal on every group.
+    ///
+    /// # Errors
+    /// A group does not answer (the old deadline stays), or the boot is retired.
+    pub async fn renew(&self) -> Result<(), LeaseError> {
+        self.round(|revision, lease_until| Command::BootRenew { revision, lease_until }).await
+    }
+
+    async fn round(&self, command: impl Fn(u64, session::time::Millis) -> Command) -> Result<(), LeaseError> {
+        let until = self.clock.tick().plus_ms(self.lease_ms);
+        let until_ms = self.clock.millis().plus_ms(self.lease_ms);
+        let mut replies = Vec::with_capacity(usize::from(self.store.groups()));
+        for group in (0..self.store.groups()).map(GroupId) {
+            // Read anew each time: a renewal whose reply was lost moved it.
+            let revision = self.store.read(group, |rows| rows.boot(&self.boot).map_or(0, |row| row.revision));
+            let store = self.store.clone();
+            let command = command(revision, until_ms);
+            replies.push(tokio::spawn(async move { store.call(group, command).await }));
+        }
+        let mut lowest = u64::MAX;
+        let mut outcome = Ok(());
+        for reply in replies {
+            match reply.await {
+                Ok(Ok(Reply::Done { revision, .. })) => lowest = lowest.min(revision),
+                Ok(Ok(Reply::Conflict(Conflict::BootRetired))) => return Err(LeaseError::Retired),
+                Ok(Ok(_) | Err(_)) | Err(_) => outcome = Err(LeaseError::Unavailable),
+            }
+        }
+        outcome?;
+        self.owners.renew_boot(lowest, until, until_ms).map_err(|_| LeaseError::Unavailable)
+    }
+}
