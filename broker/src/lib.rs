@@ -4,6 +4,7 @@
 //! [`worker`] and [`route`] (the hot path from PUBLISH to outboxes and inboxes).
 
 pub mod clock;
+pub mod config;
 pub mod node;
 pub mod owners;
 pub mod route;

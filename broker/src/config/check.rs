@@ -1,0 +1,107 @@
+//! Rules between keys: what is wrong although each value is fine by itself.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::error::{Origin, Problem};
+use super::{ClientAuth, Config, Listener};
+
+pub(super) fn check(
+    config: &Config,
+    origins: &BTreeMap<String, Origin>,
+    problems: &mut Vec<Problem>,
+    warnings: &mut Vec<Problem>,
+) {
+    let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
+    for (name, listener) in &config.listeners {
+        let key = |field: &str| format!("listener.{name}.{field}");
+        let mut problem =
+            |field: &str, message: String| problems.push(Problem { origin: origin(&key(field)), message });
+        check_tls(name, listener, &mut problem);
+        if listener.connect_packet_size_max > listener.packet_size_max
+            && origins.contains_key(&key("connect_packet_size_max"))
+        {
+            let message = format!("listener.{name}.connect_packet_size_max is above packet_size_max");
+            problem("connect_packet_size_max", message);
+        }
+        if is_reachable(&listener.address) && !is_guarded(config, listener) {
+            let message = format!(
+                "listener.{name}.address {} is reachable from outside and nothing authenticates its clients; set \
+                 auth.password_file, or tls_client_auth = \"required\", or write auth.anonymous = true if everyone may come in",
+                listener.address
+            );
+            problem("address", message);
+        }
+    }
+    check_duplicates(config, &origin, problems);
+    if config.auth.password_file.is_none() && config.acl.file.is_some() && !certificates(config) {
+        let message = "without auth.password_file or client certificates every client is anonymous: the user \
+                       sections of acl.file match nobody";
+        warnings.push(Problem { origin: origin("acl.file"), message: message.to_owned() });
+    }
+    if config.admin.address.0.is_some_and(|address| is_reachable(&address)) {
+        let message = "admin.address is reachable from outside and speaks plain HTTP: put TLS in front of it";
+        warnings.push(Problem { origin: origin("admin.address"), message: message.to_owned() });
+    }
+}
+
+fn check_tls(name: &str, listener: &Listener, problem: &mut impl FnMut(&str, String)) {
+    let files = [("tls_cert", &listener.tls_cert), ("tls_key", &listener.tls_key)];
+    if listener.protocol.is_secure() {
+        for (field, file) in files {
+            if file.is_none() {
+                let protocol = listener.protocol.word();
+                problem("protocol", format!("listener.{name}.{field} is missing, and {protocol} needs it"));
+            }
+        }
+        if listener.tls_client_auth != ClientAuth::None && listener.tls_client_ca.is_none() {
+            let message =
+                format!("listener.{name}.tls_client_ca is missing: it says who signs client certificates");
+            problem("tls_client_auth", message);
+        }
+        return;
+    }
+    let client_ca = ("tls_client_ca", &listener.tls_client_ca);
+    for (field, file) in files.into_iter().chain([client_ca]) {
+        if file.is_some() {
+            problem(field, format!("listener.{name}.{field} is set, but its protocol is not tls or wss"));
+        }
+    }
+    if listener.tls_client_auth != ClientAuth::None {
+        let message = format!("listener.{name}.tls_client_auth is set, but its protocol is not tls or wss");
+        problem("tls_client_auth", message);
+    }
+}
+
+fn check_duplicates(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
+    let mut seen: BTreeMap<SocketAddr, String> = BTreeMap::new();
+    let listeners =
+        config.listeners.iter().map(|(name, it)| (format!("listener.{name}.address"), it.address));
+    let admin = config.admin.address.0.map(|address| ("admin.address".to_owned(), address));
+    for (key, address) in listeners.chain(admin).filter(|(_, address)| address.port() != 0) {
+        if let Some(other) = seen.get(&address) {
+            let message = format!("{key} is {address}, which {other} already takes");
+            problems.push(Problem { origin: origin(&key), message });
+        } else {
+            seen.insert(address, key);
+        }
+    }
+}
+
+fn is_reachable(address: &SocketAddr) -> bool {
+    match address.ip() {
+        IpAddr::V4(ip) => !ip.is_loopback(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Whether someone decided who may come in here.
+fn is_guarded(config: &Config, listener: &Listener) -> bool {
+    config.auth.anonymous == Some(true)
+        || config.auth.password_file.is_some()
+        || listener.protocol.is_secure() && listener.tls_client_auth == ClientAuth::Required
+}
+
+fn certificates(config: &Config) -> bool {
+    config.auth.certificate_user && config.listeners.values().any(|it| it.tls_client_auth != ClientAuth::None)
+}

@@ -1,0 +1,348 @@
+//! The configuration of one node: typed, complete and checked before anything is opened.
+//!
+//! One table ([`schema`]) names every key with its range, its documentation and whether SIGHUP can change it. From that table come
+//! the parser, the environment variables, `--set`, `check-config`, the reload report and `exactmq.example.toml`, so they
+//! cannot drift apart. A key is taken from the first of: flag, environment, file, default.
+
+mod check;
+mod document;
+mod error;
+mod load;
+mod reload;
+mod schema;
+mod value;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use error::{ConfigError, Origin, Problem};
+pub use load::{Loaded, Sources};
+pub use reload::Reload;
+pub use storage::EngineKind;
+
+use value::choice;
+
+/// Everything a node is told. Units stand last in a name; ranges and meanings are in `exactmq.example.toml`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    pub node: Node,
+    /// By name; never empty after [`Config::load`].
+    pub listeners: BTreeMap<Arc<str>, Listener>,
+    pub session: Session,
+    pub owner: Owner,
+    pub isolation: Isolation,
+    pub cluster: Cluster,
+    pub storage: Storage,
+    pub auth: Auth,
+    pub acl: Acl,
+    pub limits: Limits,
+    pub admin: Admin,
+    pub log: Log,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Identity of the node in its cluster, at least 1.
+    pub id: u64,
+    /// Data-plane threads; 0: one per core. Read it through [`Node::workers`].
+    pub workers: u16,
+    /// Threads of the control runtime (log, storage, admin).
+    pub control_threads: u16,
+    pub data_dir: PathBuf,
+    /// Seconds between publications of `$SYS` topics; 0: none.
+    pub sys_interval_s: u32,
+    /// How long a graceful stop may take before the process ends anyway.
+    pub stop_timeout_ms: u64,
+}
+
+impl Node {
+    /// Data-plane threads to run, at least 1.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            workers => usize::from(workers),
+        }
+    }
+}
+
+choice! {
+    /// What a listener speaks.
+    Protocol { Tcp = "tcp", Tls = "tls", Ws = "ws", Wss = "wss" }
+}
+
+impl Protocol {
+    /// Whether it is encrypted.
+    #[must_use]
+    pub const fn is_secure(self) -> bool {
+        matches!(self, Self::Tls | Self::Wss)
+    }
+
+    #[must_use]
+    pub const fn is_websocket(self) -> bool {
+        matches!(self, Self::Ws | Self::Wss)
+    }
+}
+
+choice! {
+    /// Whether a client must show a certificate.
+    ClientAuth { None = "none", Optional = "optional", Required = "required" }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listener {
+    pub protocol: Protocol,
+    pub address: SocketAddr,
+    pub namespace: Arc<str>,
+    pub max_connections: u32,
+    /// Expect a PROXY protocol v2 header before anything else; connections without one are closed.
+    pub proxy_protocol: bool,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub tls_client_ca: Option<PathBuf>,
+    pub tls_client_auth: ClientAuth,
+    pub packet_size_max: u32,
+    pub connect_packet_size_max: u32,
+    pub connect_timeout_ms: u64,
+}
+
+impl Default for Listener {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::Tcp,
+            address: (Ipv4Addr::LOCALHOST, 1883).into(),
+            namespace: "main".into(),
+            max_connections: 100_000,
+            proxy_protocol: false,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
+            tls_client_auth: ClientAuth::None,
+            packet_size_max: 1 << 20,
+            connect_packet_size_max: 256 << 10,
+            connect_timeout_ms: 5_000,
+        }
+    }
+}
+
+choice! {
+    /// What happens to a message that an inbox has no room for.
+    OnQuota {
+        /// The message is dropped.
+        DropNew = "drop_new",
+        /// The oldest unsent messages make room.
+        DropOld = "drop_old",
+        /// The session is ended with reason quota.
+        End = "end",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Session {
+    /// Longest Session Expiry Interval granted, seconds; `u32::MAX`: whatever the client asks.
+    pub expiry_max_s: u32,
+    /// How long an ended session stays bound to its user, seconds.
+    pub binding_retention_s: u32,
+    pub receive_maximum: u16,
+    pub topic_alias_maximum: u16,
+    pub topic_alias_out_maximum: u16,
+    pub inbox_messages_max: u64,
+    pub inbox_bytes_max: u64,
+    pub on_quota: OnQuota,
+    pub queue_qos0_offline: bool,
+    pub outbox_bytes_max: usize,
+    pub inflight_max: u16,
+    /// Longest keep alive, seconds; 0: no cap. Above 0 it is also what a client that asked for none gets.
+    pub keep_alive_max_s: u16,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Owner {
+    pub lease_ms: u64,
+    pub operations: u32,
+    pub connect_timeout_ms: u64,
+    pub capacity: usize,
+    pub close_retry_ms: u64,
+}
+
+choice! {
+    /// What may prove that a lost owner stopped.
+    IsolationMode { Strict = "strict" }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Isolation {
+    pub mode: IsolationMode,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    /// Replication groups; fixed when the data directory is made.
+    pub groups: u16,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Storage {
+    pub engine: EngineKind,
+    pub segment_bytes: u64,
+    pub checkpoint_bytes: u64,
+    pub resident_bytes_max: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Auth {
+    /// As written; read it through [`Config::anonymous`].
+    pub anonymous: Option<bool>,
+    pub password_file: Option<PathBuf>,
+    /// The common name of a verified client certificate is the user.
+    pub certificate_user: bool,
+    pub cache_s: u32,
+    pub cache_entries_max: usize,
+    pub hash_threads: u16,
+    pub hash_queue_max: usize,
+}
+
+choice! {
+    /// When a SUBSCRIBE is granted under an ACL.
+    SubscribeRule {
+        /// A read rule covers the whole filter.
+        Cover = "cover",
+        /// A read rule covers part of the filter: only that part is delivered, as mosquitto does.
+        Overlap = "overlap",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Acl {
+    pub file: Option<PathBuf>,
+    pub subscribe: SubscribeRule,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Subscriptions of one session.
+    pub subscriptions_max: usize,
+    /// Topic filters in one SUBSCRIBE or UNSUBSCRIBE.
+    pub filters_max: usize,
+    /// Retained messages of the node.
+    pub retained_messages_max: u64,
+    /// Bytes of one retained message's payload.
+    pub retained_bytes_max: usize,
+}
+
+/// Where the admin API listens; `None` is written "off".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdminAddress(pub Option<SocketAddr>);
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admin {
+    pub address: AdminAddress,
+    /// Default: `admin.token` in the data directory.
+    pub token_file: Option<PathBuf>,
+    pub metrics_token: bool,
+    pub audit_bytes_max: u64,
+}
+
+choice! {
+    /// How much is logged.
+    LogLevel { Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" }
+}
+
+choice! {
+    /// One line of text, or one JSON object, per event.
+    LogFormat { Text = "text", Json = "json" }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    pub level: LogLevel,
+    pub format: LogFormat,
+}
+
+impl Default for Config {
+    /// All defaults, without the default listener: [`Config::load`] adds it when no other is configured.
+    fn default() -> Self {
+        Self {
+            node: Node {
+                id: 1,
+                workers: 0,
+                control_threads: 2,
+                data_dir: PathBuf::from("./exactmq-data"),
+                sys_interval_s: 10,
+                stop_timeout_ms: 10_000,
+            },
+            listeners: BTreeMap::new(),
+            session: Session {
+                expiry_max_s: 604_800,
+                binding_retention_s: 86_400,
+                receive_maximum: 100,
+                topic_alias_maximum: 16,
+                topic_alias_out_maximum: 16,
+                inbox_messages_max: 10_000,
+                inbox_bytes_max: 64 << 20,
+                on_quota: OnQuota::DropNew,
+                queue_qos0_offline: false,
+                outbox_bytes_max: 1 << 20,
+                inflight_max: 100,
+                keep_alive_max_s: 0,
+            },
+            owner: Owner {
+                lease_ms: 30_000,
+                operations: 64,
+                connect_timeout_ms: 5_000,
+                capacity: 100_000,
+                close_retry_ms: 250,
+            },
+            isolation: Isolation { mode: IsolationMode::Strict },
+            cluster: Cluster { groups: 4 },
+            storage: Storage {
+                engine: EngineKind::Redb,
+                segment_bytes: 64 << 20,
+                checkpoint_bytes: 64 << 20,
+                resident_bytes_max: 256 << 20,
+            },
+            auth: Auth {
+                anonymous: None,
+                password_file: None,
+                certificate_user: true,
+                cache_s: 300,
+                cache_entries_max: 10_000,
+                hash_threads: 2,
+                hash_queue_max: 4_096,
+            },
+            acl: Acl { file: None, subscribe: SubscribeRule::Cover },
+            limits: Limits {
+                subscriptions_max: 10_000,
+                filters_max: 1_000,
+                retained_messages_max: 1_000_000,
+                retained_bytes_max: 1 << 20,
+            },
+            admin: Admin {
+                address: AdminAddress(Some((Ipv4Addr::LOCALHOST, 9883).into())),
+                token_file: None,
+                metrics_token: false,
+                audit_bytes_max: 64 << 20,
+            },
+            log: Log { level: LogLevel::Info, format: LogFormat::Text },
+        }
+    }
+}
+
+impl Config {
+    /// Whether clients without credentials are let in: as written, else only while no authenticator is configured.
+    #[must_use]
+    pub fn anonymous(&self) -> bool {
+        self.auth.anonymous.unwrap_or(self.auth.password_file.is_none())
+    }
+
+    /// The file with the bearer token of the admin API.
+    #[must_use]
+    pub fn token_file(&self) -> PathBuf {
+        self.admin.token_file.clone().unwrap_or_else(|| self.node.data_dir.join("admin.token"))
+    }
+}
+
+#[cfg(test)]
+mod config_test;

@@ -1,0 +1,179 @@
+//! The one table of configuration keys.
+
+use super::value::{Raw, Setting, allowed_in, read_in};
+use super::{Config, EngineKind, Listener};
+
+/// Whether SIGHUP applies a changed value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Apply {
+    Live,
+    Restart,
+}
+
+/// One key of `T`.
+pub(super) struct Key<T> {
+    /// `section.key`, or only `key` for a listener.
+    pub(super) name: &'static str,
+    pub(super) apply: Apply,
+    /// What it means, with its unit.
+    pub(super) doc: &'static str,
+    pub(super) allowed: fn() -> String,
+    /// Err: what is wrong and what is allowed.
+    pub(super) set: fn(&mut T, &Raw) -> Result<(), String>,
+    pub(super) show: fn(&T) -> Option<String>,
+    pub(super) copy: fn(from: &T, to: &mut T),
+}
+
+macro_rules! key {
+    ($apply:ident, $($field:ident).+ in $low:literal ..= $high:expr, $doc:literal) => {
+        Key {
+            name: dotted!($($field).+),
+            apply: Apply::$apply,
+            doc: $doc,
+            allowed: || allowed_in(&($low as i128..=$high as i128)),
+            set: |target, raw| {
+                target.$($field).+ = read_in(raw, &($low..=$high))?;
+                Ok(())
+            },
+            show: |target| target.$($field).+.show(),
+            copy: |from, to| to.$($field).+.clone_from(&from.$($field).+),
+        }
+    };
+    ($apply:ident, $($field:ident).+ : $kind:ty, $doc:literal) => {
+        Key {
+            name: dotted!($($field).+),
+            apply: Apply::$apply,
+            doc: $doc,
+            allowed: <$kind as Setting>::allowed,
+            set: |target, raw| {
+                target.$($field).+ = <$kind as Setting>::read(raw)?;
+                Ok(())
+            },
+            show: |target| target.$($field).+.show(),
+            copy: |from, to| to.$($field).+.clone_from(&from.$($field).+),
+        }
+    };
+}
+macro_rules! dotted {
+    ($only:ident) => {
+        stringify!($only)
+    };
+    ($section:ident . $name:ident) => {
+        concat!(stringify!($section), ".", stringify!($name))
+    };
+}
+
+/// Sections that a file may have; `listener` has one table a listener.
+pub(super) const SECTIONS: [&str; 13] = [
+    "node",
+    "listener",
+    "session",
+    "owner",
+    "isolation",
+    "cluster",
+    "storage",
+    "queue",
+    "auth",
+    "acl",
+    "limits",
+    "admin",
+    "log",
+];
+
+type Optional<T> = Option<T>;
+type Path = std::path::PathBuf;
+type Name = std::sync::Arc<str>;
+type Address = std::net::SocketAddr;
+
+/// Every key outside `[listener.*]`, in the order of the example file.
+pub(super) static KEYS: &[Key<Config>] = &[
+    key!(Restart, node.id in 1..=u64::MAX, "Identity of this node in its cluster; never give it to another node."),
+    key!(Restart, node.workers in 0..=1_024, "Data-plane threads; 0: one per core."),
+    key!(Restart, node.control_threads in 1..=64, "Threads for log, storage and admin work."),
+    key!(Restart, node.data_dir: Path, "Directory of everything that must survive a restart; made when missing."),
+    key!(Restart, node.sys_interval_s in 0..=86_400, "Seconds between publications of the $SYS topics; 0: none."),
+    key!(Restart, node.stop_timeout_ms in 100..=600_000, "Milliseconds a graceful stop may take."),
+    key!(Restart, session.expiry_max_s in 0..=u32::MAX, "Longest Session Expiry Interval granted, in seconds; 4294967295: no cap."),
+    key!(Restart, session.binding_retention_s in 0..=31_536_000, "Seconds for which the ClientID of an ended durable session stays reserved for its user."),
+    key!(Restart, session.receive_maximum in 1..=65_535, "QoS 1 and 2 messages a client may have unacknowledged towards the broker."),
+    key!(Restart, session.topic_alias_maximum in 0..=65_535, "Topic aliases a client may set."),
+    key!(Restart, session.topic_alias_out_maximum in 0..=65_535, "Topic aliases the broker sets towards a client that allows them."),
+    key!(Restart, session.inbox_messages_max in 1..=1_000_000_000, "Messages queued for one durable session."),
+    key!(Restart, session.inbox_bytes_max in 1_024..=1_099_511_627_776, "Bytes queued for one durable session."),
+    key!(Restart, session.on_quota: super::OnQuota, "What gives way when an inbox is full: the new message, the oldest ones, or the session."),
+    key!(Restart, session.queue_qos0_offline: bool, "Queue QoS 0 messages for durable sessions that are offline."),
+    key!(Restart, session.outbox_bytes_max in 16_384..=1_073_741_824, "Bytes waiting to be written to one client; QoS 0 beyond it is dropped and counted."),
+    key!(Restart, session.inflight_max in 1..=65_534, "QoS 1 and 2 messages sent to one client and not acknowledged, whatever more the client allows."),
+    key!(Restart, session.keep_alive_max_s in 0..=65_535, "Longest keep alive in seconds, also for clients that ask for none; 0: no cap."),
+    key!(Restart, owner.lease_ms in 1_000..=60_000, "Milliseconds for which this node may execute without renewing its lease."),
+    key!(Restart, owner.operations in 1..=1_024, "Batches of one client that may wait for a commit; then its socket is not read."),
+    key!(Restart, owner.connect_timeout_ms in 100..=60_000, "Milliseconds within which a CONNECT is answered."),
+    key!(Restart, owner.capacity in 1..=1_000_000, "Connections of the node: connecting, active and closing ones."),
+    key!(Restart, owner.close_retry_ms in 10..=60_000, "Milliseconds before closing a socket is tried again."),
+    key!(Restart, isolation.mode: super::IsolationMode, "What proves that the owner of a session stopped; strict: nothing but evidence, never time."),
+    key!(Restart, cluster.groups in 1..=256, "Replication groups; fixed when the data directory is made."),
+    key!(Restart, storage.engine: EngineKind, "State store; sled needs a build with the feature store-sled, memory keeps nothing."),
+    key!(Restart, storage.segment_bytes in 1_048_576..=4_294_967_296, "Bytes of one segment of the write-ahead log."),
+    key!(Restart, storage.checkpoint_bytes in 1_048_576..=1_099_511_627_776, "Bytes of log after which the state is checkpointed and the log purged."),
+    key!(Restart, storage.resident_bytes_max in 1_048_576..=1_099_511_627_776, "Bytes of queued message bodies kept in memory; the rest is on disk only."),
+    key!(Live, auth.anonymous: Optional<bool>, "Let clients in that give no credentials. Unset: only while no authenticator is configured, and only on loopback."),
+    key!(Live, auth.password_file: Optional<Path>, "Users and hashed passwords, in the format of mosquitto_passwd."),
+    key!(Live, auth.certificate_user: bool, "A verified client certificate logs its common name in, without a password."),
+    key!(Live, auth.cache_s in 0..=86_400, "Seconds for which a password that was right is not hashed again; 0: always hash."),
+    key!(Live, auth.cache_entries_max in 0..=10_000_000, "Passwords remembered at most (as keyed digests)."),
+    key!(Restart, auth.hash_threads in 1..=256, "Threads that check passwords."),
+    key!(Restart, auth.hash_queue_max in 1..=1_000_000, "Clients that may wait for a password check; more are told that the server is busy."),
+    key!(Live, acl.file: Optional<Path>, "Access rules, in the format of mosquitto's acl_file. Unset: everything is allowed."),
+    key!(Live, acl.subscribe: super::SubscribeRule, "Grant a SUBSCRIBE when a read rule covers its filter, or already when one overlaps it. Deliveries are checked either way."),
+    key!(Restart, limits.subscriptions_max in 1..=1_000_000, "Subscriptions of one session."),
+    key!(Restart, limits.filters_max in 1..=65_535, "Topic filters in one SUBSCRIBE or UNSUBSCRIBE."),
+    key!(Restart, limits.retained_messages_max in 0..=1_000_000_000, "Retained messages of the node."),
+    key!(Restart, limits.retained_bytes_max in 0..=268_435_455, "Bytes of the payload of one retained message."),
+    key!(Restart, admin.address: super::AdminAddress, "Where the admin API listens."),
+    key!(Restart, admin.token_file: Optional<Path>, "Bearer token of the admin API; unset: admin.token in the data directory, written at the first start."),
+    key!(Restart, admin.metrics_token: bool, "Ask for the token on /metrics too. No series names a client, a user or a topic."),
+    key!(Restart, admin.audit_bytes_max in 65_536..=1_099_511_627_776, "Bytes of audit.jsonl before it becomes audit.1.jsonl, replacing the one before."),
+    key!(Live, log.level: super::LogLevel, "How much is logged."),
+    key!(Restart, log.format: super::LogFormat, "One line of text or one JSON object an event."),
+];
+
+/// Every key of a `[listener.NAME]`.
+pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
+    key!(Restart, protocol: super::Protocol, "MQTT over TCP, TLS, WebSocket or WebSocket over TLS."),
+    key!(Restart, address: Address, "Where to listen. Anything but loopback needs an authenticator or auth.anonymous = true."),
+    key!(Restart, namespace: Name, "Sessions, topics and retained messages of different namespaces never meet."),
+    key!(Restart, max_connections in 1..=1_000_000, "Connections of this listener."),
+    key!(Restart, proxy_protocol: bool, "Every connection must begin with a PROXY protocol v2 header, which names the client's address."),
+    key!(Restart, tls_cert: Optional<Path>, "PEM file with the certificate chain (tls and wss)."),
+    key!(Restart, tls_key: Optional<Path>, "PEM file with the private key (tls and wss)."),
+    key!(Restart, tls_client_ca: Optional<Path>, "PEM file with the authorities that sign client certificates."),
+    key!(Restart, tls_client_auth: super::ClientAuth, "Whether a client must show a certificate."),
+    key!(Restart, packet_size_max in 256..=268_435_460, "Bytes of the largest packet taken from a client."),
+    key!(Restart, connect_packet_size_max in 256..=268_435_460, "Bytes of the largest CONNECT, the only packet taken before a client is known."),
+    key!(Restart, connect_timeout_ms in 100..=60_000, "Milliseconds from the accepted socket to a complete CONNECT."),
+];
+
+impl Setting for EngineKind {
+    fn allowed() -> String {
+        "\"redb\", \"sled\", \"memory\"".to_owned()
+    }
+    fn parse(raw: &Raw) -> Option<Self> {
+        match raw {
+            Raw::Text(text) | Raw::Loose(text) => match text.trim() {
+                "redb" => Some(Self::Redb),
+                "sled" => Some(Self::Sled),
+                "memory" => Some(Self::Memory),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Redb => "redb",
+            Self::Sled => "sled",
+            Self::Memory => "memory",
+        };
+        Some(format!("\"{word}\""))
+    }
+}
