@@ -2,9 +2,11 @@
 //!
 //! Order of calls for one connection:
 //! ```text
-//! connect ─▶ (auth …) ─▶ accepted ─▶ { turn_begin ─▶ packet* ─▶ turn_end | events | take } * ─▶ closed
+//! (authenticate …) ─▶ connect ─▶ connected ─▶ { turn_begin ─▶ packet* ─▶ turn_end | events | take } * ─▶ closed
 //! ```
+//! *take*: `begin_exchange` and `deliver` for what waits in the outbox, `drained` when a full outbox became empty.
 
+use std::any::Any;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -13,8 +15,8 @@ use std::sync::Arc;
 
 use session::time::Tick;
 
-use crate::codec::{ConnAck, Connect, Packet, ReasonCode, Version};
-use crate::connection::Output;
+use crate::codec::{self, ConnAck, Connect, Packet, ReasonCode, Version};
+use crate::connection::{Limits, Output, PACKET_SIZE_PROTOCOL_MAX};
 use crate::link::{Link, MessageDelivery};
 
 /// How a client came in.
@@ -38,13 +40,52 @@ pub struct ConnectRequest {
     pub version: Version,
     /// When its last byte was read.
     pub received_at: Tick,
+    /// Outcome of the enhanced authentication that the CONNECT asked for (MQTT 5 §4.12).
+    pub authenticated: Option<Authenticated>,
+}
+
+/// One step of an enhanced authentication (MQTT 5 §4.12).
+#[derive(Debug)]
+pub struct AuthRequest {
+    pub peer: Peer,
+    pub method: Box<str>,
+    /// Authentication Data of the CONNECT or AUTH; empty when absent.
+    pub data: Box<[u8]>,
+    /// What the step before left; `None`: the first step of an exchange.
+    pub state: Option<Box<dyn Any>>,
+    /// A connected client authenticates again (§4.12.1).
+    pub again: bool,
+}
+
+/// What follows a step of an enhanced authentication.
+#[derive(Debug)]
+pub enum AuthStep {
+    /// AUTH 0x18 with this data goes to the client; its answer comes with `state`.
+    Continue {
+        data: Box<[u8]>,
+        state: Box<dyn Any>,
+    },
+    Complete(Authenticated),
+}
+
+/// Who proved to be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authenticated {
+    pub user: Arc<str>,
+    pub method: Box<str>,
+    /// Authentication Data for the CONNACK or the last AUTH.
+    pub data: Option<Box<[u8]>>,
 }
 
 impl ConnectRequest {
     /// The decoded CONNECT. It was validated when it was read.
     #[must_use]
     pub fn packet(&self) -> Connect<'_> {
-        unimplemented!()
+        let frame = codec::frame(self.version, &self.frame, self.frame.len());
+        match frame.map(|frame| frame.map(|frame| codec::read(self.version, codec::From::Client, frame))) {
+            Ok(Some(Ok(Packet::Connect(connect)))) => *connect,
+            _ => unreachable!("the same bytes were decoded as CONNECT when they were read"),
+        }
     }
 }
 
@@ -96,6 +137,14 @@ pub trait Service: Sized + 'static {
     type Session: 'static;
     /// Completions that the service leaves for itself in the link.
     type Event: 'static;
+    /// What other threads (workers, the control plane) send to this worker through its [`crate::driver::Mailbox`].
+    type Mail: Send + 'static;
+
+    /// Mail of other threads, everything that waited; leaves `batch` empty.
+    fn mail(self: &Rc<Self>, batch: &mut Vec<Self::Mail>);
+
+    /// Called about four times a second.
+    fn tick(self: &Rc<Self>) {}
 
     /// Monotonic now, read once per turn by the driver.
     fn now(&self) -> Tick;
@@ -107,6 +156,32 @@ pub trait Service: Sized + 'static {
         link: Rc<Link<Self::Event>>,
         request: ConnectRequest,
     ) -> LocalFuture<Result<Accepted<Self::Session>, Refused>>;
+
+    /// One step of an enhanced authentication: before `connect` for a CONNECT with an Authentication Method, later for
+    /// re-authentication. The default knows no method (0x8C, [MQTT-4.12.0-1]).
+    fn authenticate(
+        self: &Rc<Self>,
+        _link: Rc<Link<Self::Event>>,
+        _request: AuthRequest,
+    ) -> LocalFuture<Result<AuthStep, Refused>> {
+        Box::pin(std::future::ready(Err(Refused {
+            reason: ReasonCode::BadAuthenticationMethod,
+            text: None,
+            server_reference: None,
+        })))
+    }
+
+    /// A re-authentication succeeded; the service compares the user.
+    ///
+    /// # Errors
+    /// Close the connection with this reason ([MQTT-4.12.1-2]).
+    fn reauthenticated(
+        &self,
+        _session: &mut Self::Session,
+        _authenticated: Authenticated,
+    ) -> Result<(), Disconnecting> {
+        Ok(())
+    }
 
     /// CONNACK success was written to the output: deliveries may start (resend first, then new ones).
     fn connected(&self, session: &mut Self::Session, out: &mut Output);
@@ -150,8 +225,7 @@ pub trait Service: Sized + 'static {
     /// room in the client's window, hold it back.
     fn deliver(&self, session: &mut Self::Session, delivery: &MessageDelivery, out: &mut Output) -> bool;
 
-    /// The output was flushed to below its low-water mark (a quarter of `outbox_bytes_max`) after it had been above it, or after
-    /// the service wrote anything into it: a long transfer (a page of retained messages, an inbox behind its end) goes on here.
+    /// The outbox is empty again after a push into it had been refused.
     fn drained(&self, _session: &mut Self::Session, _out: &mut Output) {}
 
     /// The socket is physically closed (the fd is gone). Called exactly once for each accepted session, also when it never got
@@ -160,6 +234,19 @@ pub trait Service: Sized + 'static {
 }
 
 /// CONNACK of a success, as the driver builds it; here so that tests of both sides agree.
-pub fn connack<'a, S>(_accepted: &'a Accepted<S>, _limits: &crate::connection::Limits) -> ConnAck<'a> {
-    unimplemented!()
+pub fn connack<'a, S>(accepted: &'a Accepted<S>, limits: &Limits) -> ConnAck<'a> {
+    let mut connack = ConnAck::new(ReasonCode::Success, accepted.session_present);
+    connack.session_expiry_sec = accepted.session_expiry_sec;
+    connack.receive_maximum = limits.receive_maximum;
+    connack.maximum_packet_size =
+        (limits.packet_size_max < PACKET_SIZE_PROTOCOL_MAX).then_some(limits.packet_size_max);
+    connack.assigned_client_id = accepted.assigned_client_id.as_deref();
+    connack.topic_alias_maximum = limits.topic_alias_maximum;
+    connack.server_keep_alive_sec = accepted.server_keep_alive_sec;
+    connack.response_information = accepted.response_information.as_deref();
+    if let Some((method, data)) = &accepted.authentication {
+        connack.authentication_method = Some(method);
+        connack.authentication_data = (!data.is_empty()).then_some(data);
+    }
+    connack
 }

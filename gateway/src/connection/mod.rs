@@ -1,5 +1,15 @@
-//! The sans-IO connection machine: CONNECT first, keep alive, windows, packet sizes, topic aliases, enhanced
-//! authentication, reason codes.
+//! The sans-IO connection machine: CONNECT first, keep alive, packet sizes, topic aliases, enhanced authentication,
+//! reason codes. It reads no clock and no socket: frames and `now` come in, what to do comes out.
+
+mod alias;
+mod machine;
+mod output;
+
+pub use machine::{Answer, Fault, Input, Machine};
+pub use output::{ClientLimits, Output};
+
+/// Largest packet that the protocol can express (§2.1.4): 268,435,455 bytes behind a fixed header of 5.
+pub const PACKET_SIZE_PROTOCOL_MAX: u32 = 268_435_460;
 
 /// What this server offers on a listener; sent in CONNACK.
 #[derive(Debug, Clone)]
@@ -20,50 +30,16 @@ pub struct Limits {
     pub connect_timeout_ms: u64,
 }
 
-/// Where the service writes packets: the connection's output buffer with the client's limits in front of it. The developer of the
-/// driver fills this in.
-#[derive(Debug)]
-pub struct Output {
-    _private: (),
-}
-
-impl Output {
-    /// Version of the connection.
-    #[must_use]
-    pub fn version(&self) -> crate::codec::Version {
-        unimplemented!()
-    }
-
-    /// Appends a packet other than PUBLISH. Reason strings and user properties are left out when the client asked for none
-    /// ([MQTT-3.1.2-29]) or when they would exceed its Maximum Packet Size.
-    pub fn packet(&mut self, _packet: &crate::codec::Packet<'_>) {
-        unimplemented!()
-    }
-
-    /// PUBACK, PUBREC, PUBREL or PUBCOMP without properties: the short form.
-    pub fn ack(
-        &mut self,
-        _ack_type: crate::codec::AckType,
-        _packet_id: u16,
-        _reason: crate::codec::ReasonCode,
-    ) {
-        unimplemented!()
-    }
-
-    /// Appends a PUBLISH, with a topic alias where the client allows one; false when it exceeds the client's Maximum
-    /// Packet Size (the message counts as delivered, [MQTT-3.1.2-25]).
-    pub fn publish(
-        &mut self,
-        _delivery: &crate::link::MessageDelivery,
-        _packet_id: u16,
-        _expiry_sec: Option<u32>,
-    ) -> bool {
-        unimplemented!()
-    }
-
-    /// Bytes that wait to be written.
-    #[must_use]
-    pub fn pending(&self) -> usize {
-        unimplemented!()
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            packet_size_max: 1024 * 1024,
+            connect_packet_size_max: 64 * 1024,
+            receive_maximum: 100,
+            topic_alias_maximum: 16,
+            topic_alias_out_maximum: 16,
+            outbox_bytes_max: 4 * 1024 * 1024,
+            connect_timeout_ms: 10_000,
+        }
     }
 }

@@ -1,1 +1,162 @@
 //! Listeners: TCP, TLS, WebSocket, PROXY protocol v2; each accepted socket goes to the worker with the fewest connections.
+
+mod acceptor;
+mod proxy;
+mod tls;
+pub(crate) mod websocket;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use thiserror::Error;
+use tokio::net::TcpStream;
+
+use crate::connection::Limits;
+use crate::driver::{Raw, Transport};
+use crate::service::Peer;
+
+pub(crate) use acceptor::{Acceptor, Placement};
+pub use tls::{ClientCertificates, Tls, TlsError, TlsSettings};
+
+/// One listener.
+#[derive(Debug, Clone)]
+pub struct ListenerConfig {
+    /// Name in the configuration; comes back in [`Peer::listener`].
+    pub name: Arc<str>,
+    /// Port 0: the system chooses.
+    pub address: SocketAddr,
+    pub limits: Limits,
+    /// Open sockets of this listener; more are closed at once.
+    pub connections_max: usize,
+    pub tls: Option<Tls>,
+    /// MQTT over WebSocket, subprotocol `mqtt`, on the paths `/mqtt` and `/` (§6).
+    pub websocket: bool,
+    /// Each connection starts with a PROXY protocol v2 header; only for listeners that nothing but the proxy reaches.
+    pub proxy_protocol: bool,
+}
+
+/// Why a listener could not be opened.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the gateway has stopped listening")]
+    Stopped,
+}
+
+/// A listener as its connections see it.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) name: Arc<str>,
+    pub(crate) limits: Limits,
+    connections_max: usize,
+    open: AtomicUsize,
+    tls: Option<Tls>,
+    websocket: bool,
+    proxy_protocol: bool,
+}
+
+/// Layers below MQTT on their way up.
+pub(crate) type Opening = Pin<Box<dyn Future<Output = io::Result<Opened>>>>;
+
+/// A connection on which MQTT can begin.
+pub(crate) struct Opened {
+    pub(crate) transport: Transport,
+    origin: Origin,
+}
+
+/// What the layers below found out about the client.
+#[derive(Debug, Default)]
+struct Origin {
+    address: Option<SocketAddr>,
+    certificate_cn: Option<Arc<str>>,
+    secure: bool,
+}
+
+impl Opened {
+    pub(crate) fn describe(&self, peer: &mut Peer) {
+        if let Some(address) = self.origin.address {
+            peer.address = address;
+        }
+        peer.certificate_cn.clone_from(&self.origin.certificate_cn);
+        peer.secure = self.origin.secure;
+    }
+}
+
+impl Endpoint {
+    fn new(config: ListenerConfig) -> Self {
+        Self {
+            name: config.name,
+            limits: config.limits,
+            connections_max: config.connections_max,
+            open: AtomicUsize::new(0),
+            tls: config.tls,
+            websocket: config.websocket,
+            proxy_protocol: config.proxy_protocol,
+        }
+    }
+
+    /// The socket itself when MQTT begins with its first byte, else the work to get there.
+    pub(crate) fn open(self: &Arc<Self>, stream: TcpStream) -> Result<TcpStream, Opening> {
+        if self.tls.is_none() && !self.websocket && !self.proxy_protocol {
+            return Ok(stream);
+        }
+        Err(Box::pin(Arc::clone(self).open_layers(stream)))
+    }
+
+    async fn open_layers(self: Arc<Self>, mut stream: TcpStream) -> io::Result<Opened> {
+        let mut origin = Origin::default();
+        if self.proxy_protocol {
+            proxy::read_header(&mut stream, &mut origin).await?;
+        }
+        let raw = match &self.tls {
+            None => Raw::Tcp(stream),
+            Some(tls) => {
+                let stream = tls.accept(stream).await?;
+                origin.secure = true;
+                if let Some(certificate) = stream.get_ref().1.peer_certificates().and_then(<[_]>::first) {
+                    origin.certificate_cn = tls::common_name(certificate).map(Into::into);
+                }
+                Raw::Tls(Box::new(stream))
+            }
+        };
+        let transport = if self.websocket {
+            Transport::WebSocket(Box::new(websocket::accept(raw, &self.limits).await?))
+        } else {
+            match raw {
+                Raw::Tcp(stream) => Transport::Tcp(stream),
+                Raw::Tls(stream) => Transport::Tls(stream),
+            }
+        };
+        Ok(Opened { transport, origin })
+    }
+}
+
+/// Counts an open socket at its listener and its worker for as long as it lives.
+pub(crate) struct CountGuard {
+    endpoint: Arc<Endpoint>,
+    workers: Arc<[AtomicUsize]>,
+    worker: usize,
+}
+
+impl Drop for CountGuard {
+    fn drop(&mut self) {
+        self.endpoint.open.fetch_sub(1, Ordering::Relaxed);
+        self.workers[self.worker].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for CountGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountGuard").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,156 @@
+//! The workers and the acceptors of a process: start, hand over, stop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::worker::{self, Control, WorkerContext};
+use super::{Incoming, MailReceiver, Mailbox};
+use crate::link::Links;
+use crate::listener::{Acceptor, ListenError, ListenerConfig, Placement};
+use crate::service::Service;
+
+/// Why the workers could not be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("the gateway needs at least one worker")]
+    NoWorkers,
+    #[error("cannot make the runtime of a worker: {0}")]
+    Runtime(#[source] io::Error),
+    #[error("cannot start the thread of a worker: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// All workers with their connections, and the listeners that feed them.
+pub struct Gateway<S: Service> {
+    controls: Arc<[Mailbox<Control<S>>]>,
+    mailboxes: Arc<[Mailbox<S::Mail>]>,
+    connections: Arc<[AtomicUsize]>,
+    threads: Vec<JoinHandle<usize>>,
+    acceptor: Acceptor,
+}
+
+impl<S: Service> Gateway<S> {
+    /// Starts `workers` threads; `build` makes the service of each on its thread.
+    ///
+    /// # Errors
+    /// No worker asked for, or the operating system refuses a thread or a runtime.
+    pub fn start<F>(workers: u16, build: F) -> Result<Self, StartError>
+    where
+        F: Fn(WorkerContext<S>) -> Rc<S> + Send + Sync + 'static,
+    {
+        if workers == 0 {
+            return Err(StartError::NoWorkers);
+        }
+        let build = Arc::new(build);
+        let (mailboxes, mail): (Vec<_>, Vec<_>) = (0..workers).map(|_| Mailbox::new()).unzip();
+        let (controls, control): (Vec<_>, Vec<_>) = (0..workers).map(|_| Mailbox::new()).unzip();
+        let mailboxes: Arc<[Mailbox<S::Mail>]> = mailboxes.into();
+        let controls: Arc<[Mailbox<Control<S>>]> = controls.into();
+        let connections: Arc<[AtomicUsize]> = (0..workers).map(|_| AtomicUsize::new(0)).collect();
+        let mut threads = Vec::with_capacity(usize::from(workers));
+        for (number, (control, mail)) in (0..workers).zip(control.into_iter().zip(mail)) {
+            let seat = Seat { number, mailboxes: Arc::clone(&mailboxes), control, mail };
+            threads.push(spawn_worker(seat, Arc::clone(&build))?);
+        }
+        let placement = {
+            let (controls, connections) = (Arc::clone(&controls), Arc::clone(&connections));
+            Placement::new(connections, move |worker, incoming: Incoming| {
+                // A worker that is gone takes no socket: dropping it closes it.
+                drop(controls[worker].push(Control::Accept(incoming)));
+            })
+        };
+        let acceptor = Acceptor::start(placement).map_err(StartError::Thread)?;
+        Ok(Self { controls, mailboxes, connections, threads, acceptor })
+    }
+
+    /// Binds a listener and accepts from it; the address that it got.
+    ///
+    /// # Errors
+    /// The address cannot be bound, or the acceptor has stopped.
+    pub fn listen(&self, config: ListenerConfig) -> Result<SocketAddr, ListenError> {
+        self.acceptor.listen(config)
+    }
+
+    /// Mailboxes of all workers, by number.
+    #[must_use]
+    pub fn mailboxes(&self) -> &Arc<[Mailbox<S::Mail>]> {
+        &self.mailboxes
+    }
+
+    /// Runs `f` on a worker's thread, soon; false when the worker is gone.
+    pub fn run(&self, worker: usize, f: impl FnOnce(&Rc<S>) + Send + 'static) -> bool {
+        self.controls.get(worker).is_some_and(|control| control.push(Control::Run(Box::new(f))).is_ok())
+    }
+
+    /// Open sockets of each worker.
+    #[must_use]
+    pub fn connections(&self) -> Vec<usize> {
+        self.connections.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Closes all listening sockets; connections stay. Returns when they are closed.
+    pub fn stop_listening(&self) {
+        self.acceptor.stop();
+    }
+
+    /// Stops accepting, closes all connections (v5: DISCONNECT 0x8B), waits up to `timeout` for their tasks, ends the threads.
+    /// The number of connections whose task did not end in time; their sockets are closed as well.
+    pub fn stop(self, timeout: Duration) -> usize {
+        self.acceptor.stop();
+        for control in self.controls.iter() {
+            drop(control.push(Control::Stop { timeout }));
+        }
+        // A worker that panicked has dropped its connections.
+        self.threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+    }
+}
+
+/// What one worker thread starts with.
+struct Seat<S: Service> {
+    number: u16,
+    mailboxes: Arc<[Mailbox<S::Mail>]>,
+    control: MailReceiver<Control<S>>,
+    mail: MailReceiver<S::Mail>,
+}
+
+fn spawn_worker<S, F>(seat: Seat<S>, build: Arc<F>) -> Result<JoinHandle<usize>, StartError>
+where
+    S: Service,
+    F: Fn(WorkerContext<S>) -> Rc<S> + Send + Sync + 'static,
+{
+    let (made, is_made) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name(format!("worker-{}", seat.number))
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build_local(tokio::runtime::LocalOptions::default());
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    drop(made.send(Err(error)));
+                    return 0;
+                }
+            };
+            drop(made.send(Ok(())));
+            let context = WorkerContext {
+                worker: seat.number,
+                links: Rc::new(Links::new(seat.number)),
+                mailboxes: seat.mailboxes,
+            };
+            worker::run(&runtime, context, |context| build(context), &seat.control, seat.mail)
+        })
+        .map_err(StartError::Thread)?;
+    match is_made.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(error)) => Err(StartError::Runtime(error)),
+        Err(_) => Err(StartError::Runtime(io::Error::other("the thread ended"))),
+    }
+}

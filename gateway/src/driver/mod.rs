@@ -1,0 +1,21 @@
+//! Sockets to service and back. A connection is one hand-written future ([`task`]) on one worker thread ([`worker`]): read until
+//! `WouldBlock` or 64 KiB, decode all frames, hand the batch to the service, flush once. The driver executes and never
+//! decides; the task owns the only handle of its socket, so dropping it is the physical close (owner spec §11).
+
+pub(crate) mod buffers;
+mod close;
+mod deadlines;
+mod gateway;
+mod mailbox;
+mod outflow;
+mod task;
+mod transport;
+mod worker;
+
+pub use gateway::{Gateway, StartError};
+pub use mailbox::Mailbox;
+pub use worker::WorkerContext;
+
+pub(crate) use mailbox::MailReceiver;
+pub(crate) use transport::{Raw, Transport};
+pub(crate) use worker::Incoming;

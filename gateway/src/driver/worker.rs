@@ -1,0 +1,177 @@
+//! One data-plane thread: its runtime, its connections, its timer and its mail.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use session::time::Tick;
+
+use super::deadlines::Deadlines;
+use super::task::Connection;
+use super::{MailReceiver, Mailbox};
+use crate::codec::ReasonCode;
+use crate::link::{CloseRequest, Link, Links};
+use crate::listener::{CountGuard, Endpoint};
+use crate::service::Service;
+
+/// How often deadlines are looked at; a keep alive ends at most this much late.
+const TIMER_PERIOD: Duration = Duration::from_millis(250);
+/// How often a stopping worker looks whether its last connection is gone.
+const DRAIN_PERIOD: Duration = Duration::from_millis(5);
+
+/// What a service is built from, on its own thread.
+#[derive(Debug)]
+pub struct WorkerContext<S: Service> {
+    /// Number of this worker, from 0.
+    pub worker: u16,
+    /// Its connections.
+    pub links: Rc<Links<S::Event>>,
+    /// Mailboxes of all workers, by number; this one's included.
+    pub mailboxes: Arc<[Mailbox<S::Mail>]>,
+}
+
+/// A socket on its way from an acceptor to its worker.
+pub(crate) struct Incoming {
+    pub(crate) socket: std::net::TcpStream,
+    pub(crate) address: SocketAddr,
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// Counts the connection where it is bounded and balanced, until its task ends.
+    pub(crate) count: CountGuard,
+}
+
+/// What the gateway tells a worker.
+pub(crate) enum Control<S: Service> {
+    Accept(Incoming),
+    Run(Box<dyn FnOnce(&Rc<S>) + Send>),
+    /// Close all connections, wait for their tasks up to this long, end.
+    Stop {
+        timeout: Duration,
+    },
+}
+
+/// What the connections of a worker share.
+pub(super) struct Worker<S: Service> {
+    pub(super) service: Rc<S>,
+    links: Rc<Links<S::Event>>,
+    deadlines: RefCell<Deadlines>,
+}
+
+impl<S: Service> Worker<S> {
+    pub(super) fn new(service: Rc<S>, links: Rc<Links<S::Event>>) -> Self {
+        Self { service, links, deadlines: RefCell::default() }
+    }
+
+    pub(super) fn insert(&self) -> Option<Rc<Link<S::Event>>> {
+        self.links.insert()
+    }
+
+    /// Sets when the task must look at its clock; `Tick(u64::MAX)`: never.
+    pub(super) fn arm(&self, link: &Link<S::Event>, at: Tick) {
+        link.set_deadline(at);
+        if at == Tick(u64::MAX) {
+            self.deadlines.borrow_mut().remove(link.id().slot);
+        } else {
+            self.deadlines.borrow_mut().set(link.id().slot, at);
+        }
+    }
+
+    pub(super) fn remove(&self, link: &Link<S::Event>) {
+        self.deadlines.borrow_mut().remove(link.id().slot);
+        self.links.remove(link.id());
+    }
+
+    /// Wakes the tasks whose deadline passed; moves the entries of those that renewed it.
+    fn expire(&self, now: Tick) {
+        while let Some(slot) = self.deadlines.borrow().due(now) {
+            let mut deadlines = self.deadlines.borrow_mut();
+            let Some(link) = self.links.by_slot(slot) else {
+                deadlines.remove(slot);
+                continue;
+            };
+            if link.deadline() > now {
+                deadlines.set(slot, link.deadline());
+            } else {
+                deadlines.remove(slot);
+                drop(deadlines);
+                link.set_due();
+            }
+        }
+    }
+}
+
+/// Runs a worker until it is told to stop; connections that were left when its time ran out.
+pub(super) fn run<S: Service>(
+    runtime: &tokio::runtime::LocalRuntime,
+    context: WorkerContext<S>,
+    build: impl FnOnce(WorkerContext<S>) -> Rc<S>,
+    control: &MailReceiver<Control<S>>,
+    mail: MailReceiver<S::Mail>,
+) -> usize {
+    let links = Rc::clone(&context.links);
+    runtime.block_on(async {
+        let worker = Rc::new(Worker::new(build(context), Rc::clone(&links)));
+        tokio::task::spawn_local(receive_mail(Rc::clone(&worker.service), mail));
+        tokio::task::spawn_local(keep_time(Rc::clone(&worker)));
+        let timeout = serve(&worker, control).await;
+        drain(&links, timeout).await
+    })
+}
+
+async fn receive_mail<S: Service>(service: Rc<S>, mail: MailReceiver<S::Mail>) {
+    let mut batch = Vec::new();
+    loop {
+        poll_fn(|cx| mail.poll_take(cx, &mut batch)).await;
+        service.mail(&mut batch);
+        batch.clear();
+        // Connections get their turn between two batches.
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn keep_time<S: Service>(worker: Rc<Worker<S>>) {
+    let mut period = tokio::time::interval(TIMER_PERIOD);
+    period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        period.tick().await;
+        worker.expire(worker.service.now());
+        worker.service.tick();
+    }
+}
+
+/// Takes sockets until it is told to stop.
+async fn serve<S: Service>(worker: &Rc<Worker<S>>, control: &MailReceiver<Control<S>>) -> Duration {
+    let mut batch = Vec::new();
+    loop {
+        poll_fn(|cx| control.poll_take(cx, &mut batch)).await;
+        for message in batch.drain(..) {
+            match message {
+                Control::Accept(incoming) => accept(worker, incoming),
+                Control::Run(f) => f(&worker.service),
+                Control::Stop { timeout } => return timeout,
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn accept<S: Service>(worker: &Rc<Worker<S>>, incoming: Incoming) {
+    match Connection::new(Rc::clone(worker), incoming) {
+        Ok(connection) => drop(tokio::task::spawn_local(connection)),
+        // The peer is gone already, or the process is out of descriptors: the socket is closed by now.
+        Err(error) => tracing::debug!(%error, "socket not taken"),
+    }
+}
+
+async fn drain<E>(links: &Links<E>, timeout: Duration) -> usize {
+    let request = CloseRequest { notice: Some(ReasonCode::ServerShuttingDown), reset: false };
+    links.request_close_all(request);
+    let mut period = tokio::time::interval(DRAIN_PERIOD);
+    let deadline = tokio::time::Instant::now() + timeout;
+    while !links.is_empty() && tokio::time::Instant::now() < deadline {
+        period.tick().await;
+    }
+    links.len()
+}

@@ -1,0 +1,201 @@
+//! MQTT over WebSocket (§6 of both versions): subprotocol `mqtt`, binary frames, packets may span or share them.
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf, Bytes};
+use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response, ServerHandshake};
+use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, HandshakeError, Message, WebSocket};
+
+use crate::connection::Limits;
+use crate::driver::Raw;
+
+/// The subprotocol ([MQTT-6.0.0-3], [MQTT-6.0.0-4]).
+const SUBPROTOCOL: &str = "mqtt";
+const PROTOCOL_HEADER: &str = "Sec-WebSocket-Protocol";
+const PATHS: [&str; 2] = ["/mqtt", "/"];
+/// Allocated for each connection.
+const READ_BUFFER: usize = 4 * 1024;
+/// Payload of one frame to the client.
+const FRAME_OUT_MAX: usize = 16 * 1024;
+/// Messages may carry more than one packet.
+const MESSAGE_SLACK: usize = 64 * 1024;
+/// Control frames handled before other connections get their turn.
+const CONTROL_FRAMES_PER_TURN: u32 = 64;
+
+/// A WebSocket whose binary messages are one byte stream.
+pub(crate) struct WebSocketTransport {
+    socket: WebSocket<NonBlocking>,
+    /// What was not read yet of the last message.
+    unread: Bytes,
+}
+
+/// The poll interface as the blocking one that tungstenite wants: pending is `WouldBlock`.
+struct NonBlocking {
+    raw: Raw,
+    waker: Waker,
+}
+
+/// Upgrades. The connect timeout of the listener bounds the wait.
+pub(super) async fn accept(raw: Raw, limits: &Limits) -> io::Result<WebSocketTransport> {
+    let message_max = limits.connect_packet_size_max as usize + MESSAGE_SLACK;
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER)
+        .max_message_size(Some(message_max))
+        .max_frame_size(Some(message_max));
+    let stream = NonBlocking { raw, waker: Waker::noop().clone() };
+    let mut handshake = Some(ServerHandshake::start(stream, check_request, Some(config)));
+    let socket = poll_fn(|cx| {
+        let Some(mut round) = handshake.take() else { return Poll::Ready(Err(io::ErrorKind::Other.into())) };
+        round.get_mut().get_mut().waker.clone_from(cx.waker());
+        match round.handshake() {
+            Ok(socket) => Poll::Ready(Ok(socket)),
+            Err(HandshakeError::Interrupted(round)) => {
+                handshake = Some(round);
+                Poll::Pending
+            }
+            Err(HandshakeError::Failure(error)) => Poll::Ready(Err(to_io(error))),
+        }
+    })
+    .await?;
+    Ok(WebSocketTransport { socket, unread: Bytes::new() })
+}
+
+/// Path and subprotocol; the answer names the subprotocol.
+#[expect(clippy::result_large_err, reason = "the type of the error is the library's")]
+fn check_request(request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
+    if !PATHS.contains(&request.uri().path()) {
+        return Err(refusal(StatusCode::NOT_FOUND, "MQTT is at /mqtt\n"));
+    }
+    let offers = request.headers().get_all(PROTOCOL_HEADER);
+    let offered = offers.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    if !offered.map(str::trim).any(|name| name == SUBPROTOCOL) {
+        return Err(refusal(StatusCode::BAD_REQUEST, "the subprotocol must be mqtt\n"));
+    }
+    response.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from_static(SUBPROTOCOL));
+    Ok(response)
+}
+
+fn refusal(status: StatusCode, why: &str) -> ErrorResponse {
+    let mut response = ErrorResponse::new(Some(why.to_owned()));
+    *response.status_mut() = status;
+    response
+}
+
+impl WebSocketTransport {
+    pub(crate) fn raw(&self) -> &Raw {
+        &self.socket.get_ref().raw
+    }
+
+    pub(crate) fn raw_mut(&mut self) -> &mut Raw {
+        &mut self.socket.get_mut().raw
+    }
+
+    /// CONNECT was accepted: messages may be as large as packets.
+    pub(crate) fn set_packet_size_max(&mut self, packet_size_max: u32) {
+        let message_max = Some(packet_size_max as usize + MESSAGE_SLACK);
+        self.socket.set_config(|config| {
+            config.max_message_size = message_max;
+            config.max_frame_size = message_max;
+        });
+    }
+
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.socket.get_mut().waker.clone_from(cx.waker());
+        for _ in 0..CONTROL_FRAMES_PER_TURN {
+            if !self.unread.is_empty() {
+                let n = self.unread.len().min(into.len());
+                self.unread.copy_to_slice(&mut into[..n]);
+                if self.unread.is_empty() {
+                    self.unread = Bytes::new();
+                }
+                return Poll::Ready(Ok(n));
+            }
+            match self.socket.read() {
+                Ok(Message::Binary(message)) => self.unread = message,
+                // [MQTT-6.0.0-1]
+                Ok(Message::Text(_)) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+                Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {}
+                Ok(Message::Close(_)) | Err(Error::ConnectionClosed | Error::AlreadyClosed) => {
+                    return Poll::Ready(Ok(0));
+                }
+                Err(error) => return or_pending(error),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        // One frame at a time below, so that its buffer stays small.
+        std::task::ready!(self.poll_flush(cx))?;
+        let frame = &bytes[..bytes.len().min(FRAME_OUT_MAX)];
+        match self.socket.write(Message::Binary(Bytes::copy_from_slice(frame))) {
+            Ok(()) => Poll::Ready(Ok(frame.len())),
+            // It stands in the buffer of the socket.
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                Poll::Ready(Ok(frame.len()))
+            }
+            Err(error) => Poll::Ready(Err(to_io(error))),
+        }
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.get_mut().waker.clone_from(cx.waker());
+        match self.socket.flush() {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(error) => or_pending(error),
+        }
+    }
+
+    /// Sends a close frame if the socket takes it at once. It proves nothing: the socket is closed by its owner.
+    pub(crate) fn close(&mut self, cx: &mut Context<'_>) {
+        self.socket.get_mut().waker.clone_from(cx.waker());
+        if self.socket.close(None).is_ok() {
+            let _ = self.socket.flush();
+        }
+    }
+}
+
+fn or_pending<T>(error: Error) -> Poll<io::Result<T>> {
+    match error {
+        Error::Io(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        error => Poll::Ready(Err(to_io(error))),
+    }
+}
+
+fn to_io(error: Error) -> io::Error {
+    match error {
+        Error::Io(error) => error,
+        error => io::Error::new(io::ErrorKind::InvalidData, error),
+    }
+}
+
+impl Read for NonBlocking {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut cx = Context::from_waker(&self.waker);
+        or_would_block(self.raw.poll_read(&mut cx, into))
+    }
+}
+
+impl Write for NonBlocking {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut cx = Context::from_waker(&self.waker);
+        or_would_block(self.raw.poll_write(&mut cx, bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut cx = Context::from_waker(&self.waker);
+        or_would_block(self.raw.poll_flush(&mut cx))
+    }
+}
+
+fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
+    match poll {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
