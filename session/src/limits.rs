@@ -20,3 +20,11 @@ pub const TOPIC_LEVELS_MAX: usize = 256;
 pub const SLOTS: u16 = 256;
 /// The span of unacknowledged offsets stays below this, so that `offset mod 65,535 + 1` is a unique packet id.
 pub const INBOX_SPAN_MAX: u64 = 65_535;
+/// Owners that one registry may retain (owner spec §2.1).
+pub const OWNERS_MAX: usize = 1_000_000;
+/// Scopes that one owner may have open, at most (owner spec §2.1).
+pub const OWNER_OPERATIONS_MAX: u32 = 1_024;
+/// Pending timeout, lease and close retry of an owner, at most (owner spec §2.1).
+pub const OWNER_TIMEOUT_MS_MAX: u64 = 60_000;
+/// Owners that one turn of the sweeper visits, at most (owner spec §3.2).
+pub const OWNER_SWEEP_MAX: usize = 256;
