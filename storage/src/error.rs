@@ -1,6 +1,6 @@
 //! What can go wrong with durable state, and whose fault it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -22,6 +22,13 @@ pub enum StorageError {
         "the data directory belongs to {found}, this node is {wanted}; use the right --data-dir or --node-id"
     )]
     Foreign { found: String, wanted: String },
+    /// The directory is not where it was made: a copy must not prove that the boots of its original ended.
+    #[error(
+        "the data directory {path} was copied or moved since it was made ({what}); if the original may still run, \
+         use the original. If it never will, run `exactmq restore --adopt` on this directory and retire its boots with \
+         `exactmq node retire --attest`"
+    )]
+    Copied { path: PathBuf, what: String },
     #[error("another process holds {0}; stop it or use another --data-dir")]
     Locked(PathBuf),
     #[error("engine {0} is not compiled in; build with --features store-sled")]
@@ -29,4 +36,15 @@ pub enum StorageError {
     /// No quorum, or shutting down: nothing is known of the fate of what was proposed.
     #[error("the group is not available: {0}")]
     Unavailable(String),
+}
+
+impl StorageError {
+    /// An I/O error at `path`, for `map_err`.
+    pub(crate) fn io(path: &Path) -> impl Fn(std::io::Error) -> Self + '_ {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), offset, what: what.into() }
+    }
 }

@@ -1,13 +1,20 @@
 //! Durability: one write-ahead log for all openraft groups of a node, the groups themselves, the state store behind
 //! `trait Engine`, message bodies, and the files that prove how a boot ended.
 //!
-//! The broker sees [`Store`]: propose commands, read state, attach consumers. openraft's types never leave [`raft`].
+//! The broker sees [`Store`]: propose commands, read state, attach consumers. openraft's types never leave the module `raft`.
+//! `storage/FORMAT.md` describes every byte on disk.
 
 pub mod boot;
 pub mod error;
+pub mod identity;
 pub mod port;
 pub mod store;
 
+mod engine;
+mod raft;
+mod wal;
+
 pub use error::StorageError;
+pub use identity::Identity;
 pub use port::{CompletionPort, DeliveryPort, Done, Pushed};
 pub use store::{Clock, EngineKind, GroupId, InboxEntry, Options, Proposal, Store};

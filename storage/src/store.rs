@@ -8,8 +8,14 @@ use session::lifecycle::{Command, Group, Reply};
 use session::message::{Message, QoS};
 use session::time::Millis;
 
-use crate::StorageError;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use crate::identity::{Identity, Lock, make_dir};
 use crate::port::{DeliveryPort, Done};
+use crate::raft::{Checkpointer, LogStore, Machine, MachineOptions, Meter, RaftGroup};
+use crate::wal::{OsDisk, Wal, WalOptions};
+use crate::{StorageError, engine};
 
 /// One of the groups, 0 to `groups - 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,53 +80,126 @@ pub struct InboxEntry {
 /// The store of one node. Cheap to clone; safe to use from every thread.
 #[derive(Debug, Clone)]
 pub struct Store {
-    _inner: Arc<()>,
+    inner: Arc<Inner>,
 }
+
+#[derive(Debug)]
+struct Inner {
+    groups: Vec<RaftGroup>,
+    wal: Arc<Wal>,
+    checkpointer: Arc<Checkpointer>,
+    failure: Arc<Failure>,
+    deadlines: Arc<Notify>,
+    identity: Identity,
+    /// Taken at close, so that the directory can be opened again.
+    lock: Mutex<Option<Lock>>,
+}
+
+/// The first failure that nothing but a restart mends.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    first: watch::Sender<Option<Arc<StorageError>>>,
+}
+
+impl Failure {
+    pub(crate) fn new() -> Self {
+        Self { first: watch::Sender::new(None) }
+    }
+
+    pub(crate) fn set(&self, error: &StorageError) {
+        let error = Arc::new(StorageError::Poisoned(error.to_string()));
+        self.first.send_if_modified(|first| {
+            let new = first.is_none();
+            if new {
+                *first = Some(error);
+            }
+            new
+        });
+    }
+}
+
+/// Page cache of the engine, for all groups.
+const ENGINE_CACHE_BYTES: usize = 64 << 20;
 
 impl Store {
     /// Recovers the data directory, starts the groups with this node as voter and waits until each has a leader.
     /// Must be called on the control runtime, whose handle serves all storage tasks.
     ///
     /// # Errors
-    /// Damage, a foreign or locked directory, I/O.
-    pub async fn open(_options: Options, _clock: Arc<dyn Clock>) -> Result<Self, StorageError> {
-        unimplemented!()
+    /// Damage, a foreign, copied or locked directory, I/O.
+    pub async fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Self, StorageError> {
+        let failure = Arc::new(Failure::new());
+        let deadlines = Arc::new(Notify::new());
+        let recovered = tokio::task::spawn_blocking({
+            let (options, clock) = (options.clone(), Arc::clone(&clock));
+            let (failure, deadlines) = (Arc::clone(&failure), Arc::clone(&deadlines));
+            move || Recovery::run(&options, &clock, &failure, &deadlines)
+        });
+        let recovered = recovered.await.map_err(|error| StorageError::Unavailable(error.to_string()))??;
+        let mut groups = Vec::new();
+        for (log, machine) in recovered.groups {
+            let group = RaftGroup::start(log, machine, &options.boot, Arc::clone(&clock)).await?;
+            group.watch(Arc::clone(&failure));
+            groups.push(group);
+        }
+        let checkpointer = Checkpointer::start(groups.clone(), recovered.meter);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                groups,
+                wal: recovered.wal,
+                checkpointer,
+                failure,
+                deadlines,
+                identity: recovered.identity,
+                lock: Mutex::new(Some(recovered.lock)),
+            }),
+        })
     }
 
     #[must_use]
     pub fn groups(&self) -> u16 {
-        unimplemented!()
+        u16::try_from(self.inner.groups.len()).expect("Options::groups is a u16")
+    }
+
+    /// Identities of the data directory.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.inner.identity
     }
 
     /// Group of a session key (slot modulo groups).
     #[must_use]
-    pub fn group_of(&self, _key: &Key) -> GroupId {
-        unimplemented!()
+    pub fn group_of(&self, key: &Key) -> GroupId {
+        GroupId(session::lifecycle::slot_of(key) % self.groups())
     }
 
-    /// Group that keeps the retained message of a topic.
+    /// Group that keeps the retained message of a topic: CRC-32 of its name modulo slots, modulo groups.
     #[must_use]
-    pub fn group_of_topic(&self, _topic: &str) -> GroupId {
-        unimplemented!()
+    pub fn group_of_topic(&self, topic: &str) -> GroupId {
+        let slot = crc32fast::hash(topic.as_bytes()) % u32::from(session::limits::SLOTS);
+        GroupId(u16::try_from(slot).expect("a slot is below 256") % self.groups())
     }
 
     /// Hands commands to the group's proposer; everything that waits goes into the next log entry. Never blocks. The order
     /// of one caller's proposals to one group is kept.
-    pub fn propose(&self, _group: GroupId, _proposals: Vec<Proposal>) {
-        unimplemented!()
+    pub fn propose(&self, group: GroupId, proposals: Vec<Proposal>) {
+        self.group(group).intake.submit(proposals);
     }
 
     /// Proposes one command and waits for its reply.
     ///
     /// # Errors
     /// When the group is not available; the fate of the command is then unknown.
-    pub async fn call(&self, _group: GroupId, _command: Command) -> Result<Reply, Arc<StorageError>> {
-        unimplemented!()
+    pub async fn call(&self, group: GroupId, command: Command) -> Result<Reply, Arc<StorageError>> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.propose(group, vec![Proposal { command, done: Done::Once(sender) }]);
+        let gone = |_| Arc::new(StorageError::Unavailable("the group stopped".to_owned()));
+        receiver.await.map_err(gone)?
     }
 
     /// Reads the applied state under a short lock. Single node: linearizable, since only this node applies and replies follow `apply`.
-    pub fn read<R>(&self, _group: GroupId, _f: impl FnOnce(&Group) -> R) -> R {
-        unimplemented!()
+    pub fn read<R>(&self, group: GroupId, f: impl FnOnce(&Group) -> R) -> R {
+        self.group(group).machine.read(f)
     }
 
     /// Unsettled inbox entries from `from` on, with their messages (read from disk where needed), at most `max` entries and about
@@ -130,13 +209,13 @@ impl Store {
     /// I/O, damage.
     pub fn read_inbox(
         &self,
-        _group: GroupId,
-        _lifetime: u64,
-        _from: u64,
-        _max: usize,
-        _bytes_max: usize,
+        group: GroupId,
+        lifetime: u64,
+        from: u64,
+        max: usize,
+        bytes_max: usize,
     ) -> Result<(Vec<InboxEntry>, u64), StorageError> {
-        unimplemented!()
+        self.group(group).machine.read_inbox(lifetime, from, max, bytes_max)
     }
 
     /// Retained messages of all groups that `filter` matches, in topic order per group; stops when `visit` returns false.
@@ -145,28 +224,151 @@ impl Store {
     /// I/O, damage.
     pub fn retained(
         &self,
-        _filter: &str,
-        _visit: &mut dyn FnMut(Arc<Message>) -> bool,
+        filter: &str,
+        visit: &mut dyn FnMut(Arc<Message>) -> bool,
     ) -> Result<(), StorageError> {
-        unimplemented!()
+        for group in &self.inner.groups {
+            if !group.machine.retained(filter, visit)? {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     /// From now on every append to the inbox `lifetime` is pushed to `port`. Returns the inbox's end at that moment, so that the caller
     /// reads what is before it and gets pushed what is behind it: no gap, no duplicate.
-    pub fn attach(&self, _group: GroupId, _lifetime: u64, _port: Arc<dyn DeliveryPort>, _token: u64) -> u64 {
-        unimplemented!()
+    pub fn attach(&self, group: GroupId, lifetime: u64, port: Arc<dyn DeliveryPort>, token: u64) -> u64 {
+        self.group(group).machine.attach(lifetime, port, token)
     }
 
     /// Stops pushing, unless another token attached since.
-    pub fn detach(&self, _group: GroupId, _lifetime: u64, _token: u64) {
-        unimplemented!()
+    pub fn detach(&self, group: GroupId, lifetime: u64, token: u64) {
+        self.group(group).machine.detach(lifetime, token);
     }
 
-    /// Checkpoints, closes the log and stops the groups.
+    /// Returns when a committed command changed what is due since the last call: the deadline worker looks again.
+    pub async fn deadlines_changed(&self) {
+        self.inner.deadlines.notified().await;
+    }
+
+    /// Returns when the store failed for good: the node has to stop. Never returns otherwise.
+    pub async fn failed(&self) -> Arc<StorageError> {
+        let mut first = self.inner.failure.first.subscribe();
+        match first.wait_for(Option::is_some).await.map(|first| first.clone()) {
+            Ok(Some(error)) => error,
+            // The sender lives as long as this store.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Makes all applied state durable in the engine and purges the log up to there. Happens by itself; a backup asks for it.
+    ///
+    /// # Errors
+    /// I/O, a group that is not available.
+    pub async fn checkpoint(&self) -> Result<(), StorageError> {
+        self.inner.checkpointer.checkpoint().await
+    }
+
+    /// Fsyncs of the log since it was opened.
+    #[must_use]
+    pub fn fsyncs(&self) -> u64 {
+        self.inner.wal.fsyncs()
+    }
+
+    /// Checkpoints, closes the log and stops the groups. What is proposed afterwards is refused.
     ///
     /// # Errors
     /// I/O.
     pub async fn close(&self) -> Result<(), StorageError> {
-        unimplemented!()
+        if self.inner.lock.lock().is_none() {
+            return Ok(());
+        }
+        let checkpointed = self.inner.checkpointer.checkpoint().await;
+        self.inner.checkpointer.stop();
+        for group in &self.inner.groups {
+            group.shutdown().await;
+        }
+        let wal = Arc::clone(&self.inner.wal);
+        let closed = tokio::task::spawn_blocking(move || wal.close()).await;
+        drop(self.inner.lock.lock().take());
+        checkpointed?;
+        closed.map_err(|error| StorageError::Unavailable(error.to_string()))
     }
+
+    fn group(&self, group: GroupId) -> &RaftGroup {
+        &self.inner.groups[usize::from(group.0)]
+    }
+}
+
+/// What a start reads from disk before anything runs.
+struct Recovery {
+    identity: Identity,
+    lock: Lock,
+    wal: Arc<Wal>,
+    meter: Arc<Meter>,
+    groups: Vec<(LogStore, Arc<Machine>)>,
+}
+
+impl Recovery {
+    fn run(
+        options: &Options,
+        clock: &Arc<dyn Clock>,
+        failure: &Arc<Failure>,
+        deadlines: &Arc<Notify>,
+    ) -> Result<Self, StorageError> {
+        let dir = &options.data_dir;
+        make_dir(dir)?;
+        let lock = Lock::take(dir.join("LOCK"))?;
+        let identity = Identity::open(dir, options.boot.node_id)?;
+        let meter = Arc::new(Meter::new(options.checkpoint_bytes));
+        let groups = options.groups.max(1);
+        let engines = engine::open(options.engine, &dir.join("state"), groups, ENGINE_CACHE_BYTES)?;
+        let machines = load(options, engines, |options, engine| {
+            let (clock, meter) = (Arc::clone(clock), Arc::clone(&meter));
+            let (failure, deadlines) = (Arc::clone(failure), Arc::clone(deadlines));
+            Machine::open(options, engine, clock, meter, failure, deadlines).map(Arc::new)
+        })?;
+        let wal_dir = dir.join("wal");
+        let disk = Arc::new(OsDisk::new(wal_dir.clone()).map_err(StorageError::io(&wal_dir))?);
+        let wal_options =
+            WalOptions { segment_bytes: options.segment_bytes, directory: identity.directory_id };
+        let (wal, mut logs) = Wal::open(disk, wal_options)?;
+        let wal = Arc::new(wal);
+        let groups = (0..groups)
+            .zip(machines)
+            .map(|(group, machine)| {
+                let log = logs.remove(&group).unwrap_or_default();
+                Ok((LogStore::new(group, Arc::clone(&wal), log, Arc::clone(&meter))?, machine))
+            })
+            .collect::<Result<_, StorageError>>()?;
+        Ok(Self { identity, lock, wal, meter, groups })
+    }
+}
+
+/// Loads the groups side by side: a start with millions of rows is bound by the processor.
+fn load(
+    options: &Options,
+    engines: Vec<Arc<dyn engine::Engine>>,
+    open: impl Fn(MachineOptions, Arc<dyn engine::Engine>) -> Result<Arc<Machine>, StorageError> + Sync,
+) -> Result<Vec<Arc<Machine>>, StorageError> {
+    let groups = u16::try_from(engines.len()).expect("there are as many engines as groups");
+    let open = &open;
+    std::thread::scope(|scope| {
+        let loading: Vec<_> = (0..groups)
+            .zip(engines)
+            .map(|(group, engine)| {
+                let options = MachineOptions {
+                    group,
+                    groups,
+                    resident_bytes_max: options.resident_bytes_max / u64::from(groups),
+                    inbox_messages_max: options.inbox_messages_max,
+                    inbox_bytes_max: options.inbox_bytes_max,
+                    incoming_dir: options.data_dir.join("state"),
+                };
+                scope.spawn(move || open(options, engine))
+            })
+            .collect();
+        let panicked = |_| StorageError::Unavailable("loading a group panicked".to_owned());
+        loading.into_iter().map(|thread| thread.join().map_err(panicked)?).collect()
+    })
 }

@@ -1,0 +1,109 @@
+//! Where checkpointed state lives: sorted rows and one small meta value per group, changed atomically and durably.
+
+mod memory;
+mod redb;
+#[cfg(feature = "store-sled")]
+mod sled;
+
+#[cfg(test)]
+mod engine_test;
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::StorageError;
+use crate::store::EngineKind;
+
+/// The rows of one group. Safe to use from every thread; there is one writer at a time.
+pub(crate) trait Engine: Send + Sync + Debug {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError>;
+
+    /// The meta value that went with the last write.
+    fn meta(&self) -> Result<Option<Vec<u8>>, StorageError>;
+
+    /// Applies all of `rows` and sets the meta value, or nothing of it. Durable when it returns.
+    fn write(&self, rows: &Rows, meta: &[u8]) -> Result<(), StorageError>;
+
+    /// Replaces everything by what `fill` puts; atomic and durable like [`Engine::write`].
+    fn replace(&self, fill: &mut Fill<'_>, meta: &[u8]) -> Result<(), StorageError>;
+
+    /// The rows as they are now; later writes do not show.
+    fn view(&self) -> Result<Box<dyn View>, StorageError>;
+}
+
+/// Called with a function that puts one row, in key order.
+pub(crate) type Fill<'a> =
+    dyn FnMut(&mut dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError>) -> Result<(), StorageError> + 'a;
+
+/// Sees rows in key order.
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError> + 'a;
+
+/// One consistent reading of an engine.
+pub(crate) trait View: Send {
+    fn meta(&self) -> Result<Option<Vec<u8>>, StorageError>;
+    /// Visits every row in key order.
+    fn scan(&self, visit: &mut Visit<'_>) -> Result<(), StorageError>;
+}
+
+/// Rows to be changed, in one buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    bytes: Vec<u8>,
+    /// Ends of key and value in `bytes`; `None`: the row goes.
+    ends: Vec<(usize, Option<usize>)>,
+}
+
+impl Rows {
+    pub(crate) fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        let value_end = value.map(|value| {
+            self.bytes.extend_from_slice(value);
+            self.bytes.len()
+        });
+        self.ends.push((key_end, value_end));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let mut start = 0;
+        self.ends.iter().map(move |(key_end, value_end)| {
+            let key = &self.bytes[start..*key_end];
+            let value = value_end.map(|value_end| &self.bytes[*key_end..value_end]);
+            start = value_end.unwrap_or(*key_end);
+            (key, value)
+        })
+    }
+}
+
+/// Opens the engines of all groups below `dir`.
+///
+/// # Errors
+/// Damage, I/O, an engine that is not compiled in.
+pub(crate) fn open(
+    kind: EngineKind,
+    dir: &Path,
+    groups: u16,
+    cache_bytes: usize,
+) -> Result<Vec<Arc<dyn Engine>>, StorageError> {
+    match kind {
+        EngineKind::Redb => {
+            crate::identity::make_dir(dir)?;
+            let cache = cache_bytes / usize::from(groups.max(1));
+            (0..groups).map(|group| Ok(Arc::new(redb::Redb::open(dir, group, cache)?) as _)).collect()
+        }
+        EngineKind::Memory => Ok((0..groups).map(|_| Arc::new(memory::Memory::default()) as _).collect()),
+        #[cfg(feature = "store-sled")]
+        EngineKind::Sled => sled::open(dir, groups),
+        #[cfg(not(feature = "store-sled"))]
+        EngineKind::Sled => Err(StorageError::EngineMissing("sled")),
+    }
+}

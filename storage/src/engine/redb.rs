@@ -1,0 +1,127 @@
+//! redb, the default: one file per group, so that groups checkpoint side by side (redb has one writer a file), damage stays in one
+//! group, and a snapshot replaces one file's content only.
+
+use std::path::{Path, PathBuf};
+
+use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
+
+use super::{Engine, Fill, Rows, View, Visit};
+use crate::StorageError;
+
+const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows");
+const META: TableDefinition<'static, u8, &[u8]> = TableDefinition::new("meta");
+const META_KEY: u8 = 0;
+
+#[derive(Debug)]
+pub(crate) struct Redb {
+    path: PathBuf,
+    database: Database,
+}
+
+impl Redb {
+    pub(crate) fn open(dir: &Path, group: u16, cache_bytes: usize) -> Result<Self, StorageError> {
+        let path = dir.join(format!("g{group:03}.redb"));
+        let new = !path.exists();
+        let database = Database::builder().set_cache_size(cache_bytes).create(&path).at(&path)?;
+        let write = database.begin_write().at(&path)?;
+        {
+            // Made once, so that readers need not tell "no table" from damage.
+            write.open_table(ROWS).at(&path)?;
+            write.open_table(META).at(&path)?;
+        }
+        if new {
+            write.commit().at(&path)?;
+            crate::wal::sync_dir(dir).map_err(StorageError::io(dir))?;
+        } else {
+            write.abort().at(&path)?;
+        }
+        Ok(Self { path, database })
+    }
+
+    fn commit(
+        &self,
+        meta: &[u8],
+        change: &mut dyn FnMut(&mut redb::Table<'_, &[u8], &[u8]>) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let mut write = self.database.begin_write().at(&self.path)?;
+        write.set_durability(Durability::Immediate).at(&self.path)?;
+        {
+            let mut rows = write.open_table(ROWS).at(&self.path)?;
+            change(&mut rows)?;
+            write.open_table(META).at(&self.path)?.insert(META_KEY, meta).at(&self.path)?;
+        }
+        write.commit().at(&self.path)
+    }
+}
+
+impl Engine for Redb {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
+        let rows = self.database.begin_read().at(&self.path)?.open_table(ROWS).at(&self.path)?;
+        Ok(rows.get(key).at(&self.path)?.map(|value| value.value().to_vec()))
+    }
+
+    fn meta(&self) -> Result<Option<Vec<u8>>, StorageError> {
+        self.view()?.meta()
+    }
+
+    fn write(&self, rows: &Rows, meta: &[u8]) -> Result<(), StorageError> {
+        self.commit(meta, &mut |table| {
+            for (key, value) in rows.iter() {
+                match value {
+                    Some(value) => drop(table.insert(key, value).at(&self.path)?),
+                    None => drop(table.remove(key).at(&self.path)?),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn replace(&self, fill: &mut Fill<'_>, meta: &[u8]) -> Result<(), StorageError> {
+        self.commit(meta, &mut |table| {
+            table.retain(|_, _| false).at(&self.path)?;
+            fill(&mut |key, value| table.insert(key, value).map(drop).at(&self.path))
+        })
+    }
+
+    fn view(&self) -> Result<Box<dyn View>, StorageError> {
+        let read = self.database.begin_read().at(&self.path)?;
+        Ok(Box::new(RedbView { path: self.path.clone(), read }))
+    }
+}
+
+struct RedbView {
+    path: PathBuf,
+    read: ReadTransaction,
+}
+
+impl View for RedbView {
+    fn meta(&self) -> Result<Option<Vec<u8>>, StorageError> {
+        let meta = self.read.open_table(META).at(&self.path)?;
+        Ok(meta.get(META_KEY).at(&self.path)?.map(|value| value.value().to_vec()))
+    }
+
+    fn scan(&self, visit: &mut Visit<'_>) -> Result<(), StorageError> {
+        let rows = self.read.open_table(ROWS).at(&self.path)?;
+        for row in rows.iter().at(&self.path)? {
+            let (key, value) = row.at(&self.path)?;
+            visit(key.value(), value.value())?;
+        }
+        Ok(())
+    }
+}
+
+/// What a redb error means to the operator.
+trait At<T> {
+    fn at(self, path: &Path) -> Result<T, StorageError>;
+}
+
+impl<T, E: Into<redb::Error>> At<T> for Result<T, E> {
+    fn at(self, path: &Path) -> Result<T, StorageError> {
+        self.map_err(|error| match error.into() {
+            redb::Error::Corrupted(what) => StorageError::damaged(path, 0, what),
+            redb::Error::DatabaseAlreadyOpen => StorageError::Locked(path.to_owned()),
+            redb::Error::Io(source) => StorageError::Io { path: path.to_owned(), source },
+            other => StorageError::Io { path: path.to_owned(), source: std::io::Error::other(other) },
+        })
+    }
+}

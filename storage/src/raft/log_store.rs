@@ -1,0 +1,380 @@
+//! openraft's log of one group on the shared write-ahead log, with its last entries kept typed.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
+use openraft::{
+    AnyError, CommittedLeaderId, Entry, EntryPayload, OptionalSend, RaftLogReader, StorageIOError,
+};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::checkpoint::Meter;
+use super::proposed::Proposed;
+use super::{LogId, RaftError, Types, Vote, encode_batch};
+use crate::StorageError;
+use crate::wal::{Kind, Location, Mark, Poison, Record, Recovered, Wal};
+
+/// Bytes of applied entries that stay typed in memory for followers that are a little behind.
+const CACHE_BYTES_MAX: usize = 8 << 20;
+/// Bytes and entries of one read for replication.
+const READ_BYTES_MAX: usize = 4 << 20;
+
+/// What kind of entry a payload holds, behind the leader's node id. Durable numbers.
+const BLANK: u8 = 0;
+const NORMAL: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+const ENTRY_HEAD_BYTES: usize = 9;
+
+#[derive(Debug, Clone)]
+pub(crate) struct LogStore {
+    group: u16,
+    wal: Arc<Wal>,
+    log: Arc<Mutex<Log>>,
+    meter: Arc<Meter>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    entries: BTreeMap<u64, Slot>,
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+    /// First index whose entry may still be typed, and the bytes of all that are.
+    cached_from: u64,
+    cached_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    log_id: LogId,
+    /// `None` until it is durable; then it can be read back.
+    location: Option<Location>,
+    /// `None`: only on disk.
+    entry: Option<Entry<Types>>,
+    bytes: usize,
+}
+
+impl LogStore {
+    /// Takes what recovery found.
+    ///
+    /// # Errors
+    /// Damage: a vote that cannot be decoded, missing entries.
+    pub(crate) fn new(
+        group: u16,
+        wal: Arc<Wal>,
+        recovered: Recovered,
+        meter: Arc<Meter>,
+    ) -> Result<Self, StorageError> {
+        let damaged = |what: String| StorageError::damaged(format!("log of group {group}").as_ref(), 0, what);
+        let marks = recovered.marks;
+        let mut log = Log {
+            vote: marks
+                .vote
+                .as_ref()
+                .map(|mark| decode_vote(mark).ok_or("a vote"))
+                .transpose()
+                .map_err(|what| damaged(format!("{what} cannot be decoded")))?,
+            committed: marks.committed.as_ref().and_then(decode_log_id),
+            purged: marks.purged.as_ref().and_then(decode_log_id),
+            ..Log::default()
+        };
+        let mut expected = log.purged.map(|id| id.index + 1);
+        for (index, found) in recovered.entries {
+            if expected.is_some_and(|expected| expected != index) {
+                return Err(damaged(format!("entry {} is missing", expected.unwrap_or_default())));
+            }
+            expected = Some(index + 1);
+            let log_id = log_id(found.term, u64::from_le_bytes(found.head), index);
+            let bytes = found.location.len as usize;
+            meter.wrote(bytes as u64);
+            log.entries.insert(index, Slot { log_id, location: Some(found.location), entry: None, bytes });
+        }
+        log.cached_from = expected.unwrap_or_default();
+        Ok(Self { group, wal, log: Arc::new(Mutex::new(log)), meter })
+    }
+
+    fn record(&self, kind: Kind, log_id: &LogId, payload: Vec<u8>) -> Record {
+        Record { group: self.group, kind, index: log_id.index, term: log_id.leader_id.term, payload }
+    }
+
+    /// Appends and waits until it is durable.
+    async fn write(&self, record: Record) -> Result<(), std::io::Error> {
+        let (sender, receiver) = oneshot::channel();
+        self.wal.append(
+            vec![record],
+            Box::new(move |written| drop(sender.send(written.map(drop).map_err(Poison::clone)))),
+        );
+        match receiver.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(poison)) => Err(poison.to_io()),
+            Err(_) => Err(std::io::Error::other("the log's writer is gone")),
+        }
+    }
+
+    /// Entries of a range up to about `bytes_max`, at least one when there is one.
+    fn entries(
+        &self,
+        range: impl RangeBounds<u64>,
+        bytes_max: usize,
+    ) -> Result<Vec<Entry<Types>>, StorageError> {
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        {
+            let log = self.log.lock();
+            for slot in log.entries.range(range).map(|(_, slot)| slot) {
+                bytes += slot.bytes;
+                if bytes > bytes_max && !found.is_empty() {
+                    break;
+                }
+                found.push((slot.log_id, slot.entry.clone(), slot.location));
+            }
+        }
+        found
+            .into_iter()
+            .map(|(log_id, entry, location)| match (entry, location) {
+                (Some(entry), _) => Ok(entry),
+                (None, Some(location)) => decode_entry(log_id, &self.wal.read(location)?),
+                (None, None) => Err(StorageError::damaged(
+                    "log".as_ref(),
+                    0,
+                    format!("entry {log_id} is neither in memory nor on disk"),
+                )),
+            })
+            .collect()
+    }
+}
+
+impl Log {
+    fn last(&self) -> Option<LogId> {
+        self.entries.last_key_value().map(|(_, slot)| slot.log_id).or(self.purged)
+    }
+
+    /// Forgets typed entries below `applied` while they take more than their budget.
+    fn trim(&mut self, applied: u64) {
+        while self.cached_bytes > CACHE_BYTES_MAX && self.cached_from < applied {
+            if let Some(slot) = self.entries.get_mut(&self.cached_from)
+                && slot.location.is_some()
+                && slot.entry.take().is_some()
+            {
+                self.cached_bytes -= slot.bytes;
+            }
+            self.cached_from += 1;
+        }
+    }
+
+    fn forget(&mut self, gone: impl IntoIterator<Item = Slot>) {
+        for slot in gone {
+            if slot.entry.is_some() {
+                self.cached_bytes -= slot.bytes;
+            }
+        }
+    }
+}
+
+impl RaftLogReader<Types> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry<Types>>, RaftError> {
+        Ok(self.entries(range, usize::MAX).unwrap_or_else(|error| abort(&error)))
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry<Types>>, RaftError> {
+        Ok(self.entries(start..end, READ_BYTES_MAX).unwrap_or_else(|error| abort(&error)))
+    }
+}
+
+/// openraft 0.9 goes on after a failed read of the log and may then mislead a follower (its issue 1795): the node must not.
+fn abort(error: &StorageError) -> ! {
+    tracing::error!(%error, "the log cannot be read; this process stops at once");
+    std::process::abort()
+}
+
+impl RaftLogStorage<Types> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Types>, RaftError> {
+        let log = self.log.lock();
+        Ok(LogState { last_purged_log_id: log.purged, last_log_id: log.last() })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), RaftError> {
+        let mut payload = vote.leader_id.node_id.to_le_bytes().to_vec();
+        payload.push(u8::from(vote.committed));
+        let record =
+            Record { group: self.group, kind: Kind::Vote, index: 0, term: vote.leader_id.term, payload };
+        self.write(record).await.map_err(|error| StorageIOError::write_vote(AnyError::new(&error)))?;
+        self.log.lock().vote = Some(*vote);
+        Ok(())
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, RaftError> {
+        Ok(self.log.lock().vote)
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), RaftError> {
+        let Some(committed) = committed else { return Ok(()) };
+        let before = {
+            let mut log = self.log.lock();
+            let before = log.committed.replace(committed);
+            // What was committed before this has been handed to `apply`.
+            log.trim(before.map_or(0, |id| id.index));
+            before
+        };
+        if before != Some(committed) {
+            self.wal.hint(self.record(Kind::Committed, &committed, node_bytes(&committed)));
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, RaftError> {
+        Ok(self.log.lock().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: LogFlushed<Types>) -> Result<(), RaftError>
+    where
+        I: IntoIterator<Item = Entry<Types>> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut records = Vec::new();
+        let mut ids = Vec::new();
+        let mut slots = Vec::new();
+        for entry in entries {
+            let log_id = entry.log_id;
+            let payload = encode_entry(&entry);
+            self.meter.wrote(payload.len() as u64);
+            slots.push(Slot { log_id, location: None, bytes: payload.len(), entry: Some(entry) });
+            ids.push(log_id);
+            records.push(self.record(Kind::Entry, &log_id, payload));
+        }
+        {
+            let mut log = self.log.lock();
+            for slot in slots {
+                log.cached_bytes += slot.bytes;
+                let before = log.entries.insert(slot.log_id.index, slot);
+                log.forget(before);
+            }
+        }
+        let log = Arc::clone(&self.log);
+        self.wal.append(
+            records,
+            Box::new(move |written| match written {
+                Ok(locations) => {
+                    let mut log = log.lock();
+                    for (id, location) in ids.iter().zip(locations) {
+                        if let Some(slot) = log.entries.get_mut(&id.index).filter(|slot| slot.log_id == *id) {
+                            slot.location = Some(*location);
+                        }
+                    }
+                    drop(log);
+                    callback.log_io_completed(Ok(()));
+                }
+                Err(poison) => callback.log_io_completed(Err(poison.to_io())),
+            }),
+        );
+        Ok(())
+    }
+
+    async fn truncate(&mut self, log_id: LogId) -> Result<(), RaftError> {
+        {
+            let mut log = self.log.lock();
+            let gone = log.entries.split_off(&log_id.index);
+            log.forget(gone.into_values());
+            log.cached_from = log.cached_from.min(log_id.index);
+        }
+        let record = self.record(Kind::Truncate, &log_id, Vec::new());
+        self.write(record).await.map_err(|error| StorageIOError::write_logs(AnyError::new(&error)).into())
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), RaftError> {
+        {
+            let mut log = self.log.lock();
+            let kept = log.entries.split_off(&(log_id.index + 1));
+            let gone = std::mem::replace(&mut log.entries, kept);
+            log.forget(gone.into_values());
+            log.cached_from = log.cached_from.max(log_id.index + 1);
+            log.purged = Some(log_id);
+        }
+        // Not waited for: should it get lost, there is only more log than needed.
+        let record = self.record(Kind::Purge, &log_id, node_bytes(&log_id));
+        self.wal.append(vec![record], Box::new(|_| {}));
+        Ok(())
+    }
+}
+
+impl Poison {
+    fn to_io(&self) -> std::io::Error {
+        std::io::Error::other(StorageError::Poisoned(self.0.to_string()))
+    }
+}
+
+fn log_id(term: u64, node_id: u64, index: u64) -> LogId {
+    LogId::new(CommittedLeaderId::new(term, node_id), index)
+}
+
+fn node_bytes(log_id: &LogId) -> Vec<u8> {
+    log_id.leader_id.node_id.to_le_bytes().to_vec()
+}
+
+fn decode_log_id(mark: &Mark) -> Option<LogId> {
+    let node_id = u64::from_le_bytes(*mark.payload.first_chunk()?);
+    Some(log_id(mark.term, node_id, mark.index))
+}
+
+fn decode_vote(mark: &Mark) -> Option<Vote> {
+    let node_id = u64::from_le_bytes(*mark.payload.first_chunk()?);
+    match mark.payload.get(8..)? {
+        [0] => Some(Vote::new(mark.term, node_id)),
+        [1] => Some(Vote::new_committed(mark.term, node_id)),
+        _ => None,
+    }
+}
+
+/// `u64le leader's node id | u8 kind | postcard`.
+fn encode_entry(entry: &Entry<Types>) -> Vec<u8> {
+    let mut out = node_bytes(&entry.log_id);
+    match &entry.payload {
+        EntryPayload::Blank => {
+            out.push(BLANK);
+            out
+        }
+        EntryPayload::Normal(proposed) => {
+            out.push(NORMAL);
+            encode_batch(proposed.batch(), out)
+        }
+        EntryPayload::Membership(membership) => {
+            out.push(MEMBERSHIP);
+            postcard::to_extend(membership, out).expect("a membership is plain data and a Vec grows")
+        }
+    }
+}
+
+fn decode_entry(log_id: LogId, bytes: &[u8]) -> Result<Entry<Types>, StorageError> {
+    let damaged = |what: String| StorageError::damaged("log".as_ref(), 0, format!("entry {log_id}: {what}"));
+    let (head, rest) =
+        bytes.split_at_checked(ENTRY_HEAD_BYTES).ok_or_else(|| damaged("too short".to_owned()))?;
+    let payload = match head[8] {
+        BLANK => EntryPayload::Blank,
+        NORMAL => {
+            let batch = postcard::from_bytes(rest).map_err(|error| damaged(error.to_string()))?;
+            EntryPayload::Normal(Proposed::new(batch, Vec::new()))
+        }
+        MEMBERSHIP => {
+            EntryPayload::Membership(postcard::from_bytes(rest).map_err(|error| damaged(error.to_string()))?)
+        }
+        other => return Err(damaged(format!("unknown kind {other}"))),
+    };
+    Ok(Entry { log_id, payload })
+}

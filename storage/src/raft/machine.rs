@@ -1,0 +1,573 @@
+//! openraft's state machine of one group: the pure `Group` under one lock, its engine, and who is told of what was applied.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openraft::storage::RaftStateMachine;
+use openraft::{
+    AnyError, Entry, EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageIOError,
+};
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+use session::lifecycle::{Appended, Group, InboxRead, Outcome};
+use session::message::Message;
+use session::time::Millis;
+use tokio::sync::Notify;
+
+use super::checkpoint::Meter;
+use super::proposed::Proposed;
+use super::snapshot::SnapshotData;
+use super::{LogId, Membership, RaftError, Types};
+use crate::StorageError;
+use crate::engine::{Engine, Rows};
+use crate::port::{DeliveryPort, Pushed};
+use crate::store::{Clock, Failure, InboxEntry};
+
+/// Version of the meta value and of the rows. A change that older versions cannot read raises it.
+const FORMAT: u16 = 1;
+/// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
+const READ_AGAIN_MAX: usize = 16;
+/// Evicting goes below the budget by this part of it, so that it does not run for every message.
+const EVICT_MARGIN: u64 = 4;
+/// Entries read at once when consumers are told of an installed snapshot.
+const CATCH_UP_ENTRIES: usize = 1_024;
+
+#[derive(Debug, Clone)]
+pub(crate) struct MachineOptions {
+    pub(crate) group: u16,
+    pub(crate) groups: u16,
+    /// Bodies of this group that may be resident.
+    pub(crate) resident_bytes_max: u64,
+    pub(crate) inbox_messages_max: u64,
+    pub(crate) inbox_bytes_max: u64,
+    /// Where snapshots from other nodes are received.
+    pub(crate) incoming_dir: PathBuf,
+}
+
+#[derive(Debug)]
+pub(crate) struct Machine {
+    options: MachineOptions,
+    engine: Arc<dyn Engine>,
+    state: RwLock<State>,
+    /// Held while rows go to the engine: drained rows must be committed before anything is drained or evicted again.
+    checkpointing: Mutex<()>,
+    clock: Arc<dyn Clock>,
+    meter: Arc<Meter>,
+    failure: Arc<Failure>,
+    deadlines: Arc<Notify>,
+    resident: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    group: Group,
+    attached: HashMap<u64, Attached, foldhash::fast::RandomState>,
+    meta: Meta,
+    /// `meta` of the last checkpoint, to skip one that would change nothing.
+    checkpointed: Option<LogId>,
+}
+
+#[derive(Debug, Clone)]
+struct Attached {
+    port: Arc<dyn DeliveryPort>,
+    token: u64,
+}
+
+/// The meta value beside the rows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    format: u16,
+    /// Groups of the data directory: slots map to them, so it never changes.
+    groups: u16,
+    pub(super) applied: Option<LogId>,
+    pub(super) membership: Membership,
+    /// Latest time in an applied batch.
+    at: Millis,
+}
+
+impl Meta {
+    fn encode(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("meta is plain data")
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, StorageError> {
+        let damaged = |what: String| StorageError::damaged("state".as_ref(), 0, what);
+        let meta: Self = postcard::from_bytes(bytes).map_err(|error| damaged(format!("meta: {error}")))?;
+        if meta.format != FORMAT {
+            return Err(damaged(format!("state has format {}, this version reads {FORMAT}", meta.format)));
+        }
+        Ok(meta)
+    }
+
+    pub(super) fn snapshot_meta(&self, group: u16) -> SnapshotMeta<u64, openraft::BasicNode> {
+        let id = self.applied.map(|id| format!("{}-{}", id.leader_id.term, id.index)).unwrap_or_default();
+        SnapshotMeta {
+            last_log_id: self.applied,
+            last_membership: self.membership.clone(),
+            snapshot_id: format!("g{group}-{id}"),
+        }
+    }
+}
+
+impl Machine {
+    /// Loads the group from its engine.
+    ///
+    /// # Errors
+    /// Damage, another number of groups, I/O.
+    pub(crate) fn open(
+        options: MachineOptions,
+        engine: Arc<dyn Engine>,
+        clock: Arc<dyn Clock>,
+        meter: Arc<Meter>,
+        failure: Arc<Failure>,
+        deadlines: Arc<Notify>,
+    ) -> Result<Self, StorageError> {
+        let meta = match engine.meta()? {
+            Some(bytes) => Meta::decode(&bytes)?,
+            None => {
+                let meta = Meta { format: FORMAT, groups: options.groups, ..Meta::default() };
+                engine.write(&Rows::default(), &meta.encode())?;
+                meta
+            }
+        };
+        if meta.groups != options.groups {
+            return Err(StorageError::Foreign {
+                found: format!("a node with {} groups", meta.groups),
+                wanted: format!(
+                    "one with {} (cluster.groups is fixed when the data is made)",
+                    options.groups
+                ),
+            });
+        }
+        clock.observe(meta.at);
+        let group = load(&options, engine.as_ref())?;
+        let checkpointed = meta.applied;
+        Ok(Self {
+            options,
+            engine,
+            state: RwLock::new(State { group, attached: HashMap::default(), meta, checkpointed }),
+            checkpointing: Mutex::new(()),
+            clock,
+            meter,
+            failure,
+            deadlines,
+            resident: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&Group) -> R) -> R {
+        f(&self.state.read().group)
+    }
+
+    /// Last applied entry.
+    pub(super) fn applied(&self) -> Option<LogId> {
+        self.state.read().meta.applied
+    }
+
+    pub(super) fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+
+    /// See [`crate::Store::attach`].
+    pub(crate) fn attach(&self, lifetime: u64, port: Arc<dyn DeliveryPort>, token: u64) -> u64 {
+        // Under the lock of `apply`: what is applied before this is below the returned end, what is applied after it is pushed.
+        let mut state = self.state.write();
+        state.attached.insert(lifetime, Attached { port, token });
+        state.group.inbox(lifetime).map_or(0, |inbox| inbox.end)
+    }
+
+    /// See [`crate::Store::detach`].
+    pub(crate) fn detach(&self, lifetime: u64, token: u64) {
+        let mut state = self.state.write();
+        if state.attached.get(&lifetime).is_some_and(|attached| attached.token == token) {
+            state.attached.remove(&lifetime);
+        }
+    }
+
+    /// See [`crate::Store::read_inbox`].
+    pub(crate) fn read_inbox(
+        &self,
+        lifetime: u64,
+        from: u64,
+        max: usize,
+        bytes_max: usize,
+    ) -> Result<(Vec<InboxEntry>, u64), StorageError> {
+        let mut page = InboxRead::default();
+        'again: for _ in 0..READ_AGAIN_MAX {
+            page.entries.clear();
+            self.state.read().group.read_inbox(lifetime, from, max, &mut page);
+            let mut entries = Vec::with_capacity(page.entries.len());
+            let mut bytes = 0;
+            let mut next = page.next;
+            for delivery in page.entries.drain(..) {
+                let message = match delivery.message {
+                    Some(message) => message,
+                    None => match self.body(delivery.message_id)? {
+                        Some(message) => message,
+                        // Settled and checkpointed since the page was read: the next reading does not show it any more.
+                        None => continue 'again,
+                    },
+                };
+                if bytes > 0 && bytes + message.len() > bytes_max {
+                    next = delivery.offset;
+                    break;
+                }
+                bytes += message.len().max(1);
+                entries.push(InboxEntry {
+                    offset: delivery.offset,
+                    qos: delivery.qos,
+                    retain: delivery.retain,
+                    received: delivery.received,
+                    maybe_sent: delivery.maybe_sent,
+                    identifiers: delivery.identifiers,
+                    message,
+                });
+            }
+            return Ok((entries, next));
+        }
+        Err(self.missing_body(&format!("inbox {lifetime}")))
+    }
+
+    /// See [`crate::Store::retained`]. False: the visitor wants no more.
+    pub(crate) fn retained(
+        &self,
+        filter: &str,
+        visit: &mut dyn FnMut(Arc<Message>) -> bool,
+    ) -> Result<bool, StorageError> {
+        let mut found = Vec::new();
+        self.state.read().group.retained(filter, &mut |topic, message, message_id| {
+            // A name is only needed for those whose body has to be fetched: they may be replaced meanwhile.
+            let topic = if message.is_none() { Some(Box::<str>::from(topic)) } else { None };
+            found.push((topic, message.cloned(), message_id));
+            true
+        });
+        for (topic, message, message_id) in found {
+            let message = match (message, topic) {
+                (Some(message), _) => Some(message),
+                (None, Some(topic)) => match self.body(message_id)? {
+                    Some(message) => Some(message),
+                    None => self.retained_now(&topic)?,
+                },
+                (None, None) => None,
+            };
+            if let Some(message) = message
+                && !visit(message)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The retained message of one topic; `None`: it was removed.
+    fn retained_now(&self, topic: &str) -> Result<Option<Arc<Message>>, StorageError> {
+        for _ in 0..READ_AGAIN_MAX {
+            let mut found = None;
+            self.state.read().group.retained(topic, &mut |_, message, message_id| {
+                found = Some((message.cloned(), message_id));
+                false
+            });
+            match found {
+                None => return Ok(None),
+                Some((Some(message), _)) => return Ok(Some(message)),
+                Some((None, message_id)) => {
+                    if let Some(message) = self.body(message_id)? {
+                        return Ok(Some(message));
+                    }
+                }
+            }
+        }
+        Err(self.missing_body(&format!("retained message of {topic:?}")))
+    }
+
+    fn body(&self, message_id: u64) -> Result<Option<Arc<Message>>, StorageError> {
+        let row = self.engine.get(&Group::body_key(message_id))?;
+        Ok(row.map(|row| Group::decode_body(&row)).transpose()?.map(Arc::new))
+    }
+
+    fn missing_body(&self, of: &str) -> StorageError {
+        let what = format!("group {}: a message body of the {of} is missing", self.options.group);
+        StorageError::damaged("state".as_ref(), 0, what)
+    }
+
+    /// Applies one entry and tells everybody who waits.
+    fn apply(&self, entry: Entry<Types>, outcome: &mut Outcome) {
+        let mut state = self.state.write();
+        state.meta.applied = Some(entry.log_id);
+        match entry.payload {
+            EntryPayload::Blank => {}
+            EntryPayload::Membership(membership) => {
+                state.meta.membership = Membership::new(Some(entry.log_id), membership);
+            }
+            EntryPayload::Normal(proposed) => {
+                let batch = proposed.batch();
+                outcome.appended.clear();
+                outcome.deadlines_changed = false;
+                state.group.apply(entry.log_id.index, batch, outcome);
+                state.meta.at = state.meta.at.max(batch.at);
+                let pushes = state.pushes(&outcome.appended);
+                let resident = state.group.stat().messages_resident_bytes;
+                drop(state);
+                self.clock.observe(batch.at);
+                self.tell(&proposed, outcome, pushes, resident);
+            }
+        }
+    }
+
+    fn tell(&self, proposed: &Proposed, outcome: &mut Outcome, pushes: Pushes, resident: u64) {
+        proposed.applied(std::mem::take(&mut outcome.replies));
+        for (port, batch) in pushes {
+            port.deliver(batch);
+        }
+        if outcome.deadlines_changed {
+            self.deadlines.notify_one();
+        }
+        let before = self.resident.swap(resident, Ordering::Relaxed);
+        let budget = self.options.resident_bytes_max;
+        if before <= budget && resident > budget {
+            self.meter.due_now();
+        }
+    }
+
+    /// Makes everything applied durable in the engine; the lock is held only while changed rows are copied out.
+    pub(super) fn checkpoint(&self) -> Result<(), StorageError> {
+        let _one = self.checkpointing.lock();
+        self.checkpoint_locked()
+    }
+
+    fn checkpoint_locked(&self) -> Result<(), StorageError> {
+        let mut rows = Rows::default();
+        let meta = {
+            let mut state = self.state.write();
+            if state.checkpointed == state.meta.applied {
+                return Ok(());
+            }
+            state.group.drain_dirty(&mut |key, value| rows.push(key, value));
+            state.meta.clone()
+        };
+        tracing::debug!(group = self.options.group, rows = rows.len(), empty = rows.is_empty(), "checkpoint");
+        if let Err(error) = self.engine.write(&rows, &meta.encode()) {
+            // The rows are drained and lost for the next checkpoint: from here on only a restart is right.
+            self.failure.set(&error);
+            return Err(error);
+        }
+        drop(rows);
+        let mut state = self.state.write();
+        state.checkpointed = meta.applied;
+        self.evict_locked(&mut state);
+        Ok(())
+    }
+
+    /// Forgets resident bodies over the budget that are on disk.
+    pub(super) fn evict(&self) {
+        let _one = self.checkpointing.lock();
+        self.evict_locked(&mut self.state.write());
+    }
+
+    fn evict_locked(&self, state: &mut State) {
+        let budget = self.options.resident_bytes_max;
+        if state.group.stat().messages_resident_bytes > budget {
+            state.group.evict(budget - budget / EVICT_MARGIN);
+        }
+        self.resident.store(state.group.stat().messages_resident_bytes, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self, checkpoint: bool) -> Result<Option<Snapshot<Types>>, StorageError> {
+        let _one = self.checkpointing.lock();
+        if checkpoint {
+            self.checkpoint_locked()?;
+        }
+        let view = self.engine.view()?;
+        let Some(meta) = view.meta()?.map(|bytes| Meta::decode(&bytes)).transpose()? else { return Ok(None) };
+        if meta.applied.is_none() {
+            return Ok(None);
+        }
+        let meta = meta.snapshot_meta(self.options.group);
+        Ok(Some(Snapshot { meta, snapshot: Box::new(SnapshotData::from_view(view)) }))
+    }
+
+    /// Replaces the whole state, then tells attached consumers of what they have not seen.
+    fn install(
+        &self,
+        meta: &SnapshotMeta<u64, openraft::BasicNode>,
+        data: &SnapshotData,
+    ) -> Result<(), StorageError> {
+        let _one = self.checkpointing.lock();
+        let found = Meta::decode(&data.verify()?)?;
+        let new = Meta {
+            applied: meta.last_log_id,
+            membership: meta.last_membership.clone(),
+            groups: self.options.groups,
+            ..found
+        };
+        let replaced = self.engine.replace(&mut |put| data.rows(put), &new.encode());
+        let group =
+            replaced.and_then(|()| load(&self.options, self.engine.as_ref())).inspect_err(|error| {
+                self.failure.set(error);
+            })?;
+        self.clock.observe(new.at);
+        let (seen, attached) = {
+            let mut state = self.state.write();
+            let seen: Vec<_> = (state.attached.keys())
+                .map(|lifetime| (*lifetime, state.group.inbox(*lifetime).map_or(0, |inbox| inbox.end)))
+                .collect();
+            state.group = group;
+            state.checkpointed = new.applied;
+            state.meta = new;
+            (seen, state.attached.clone())
+        };
+        for (lifetime, end) in seen {
+            if let Some(attached) = attached.get(&lifetime) {
+                self.catch_up(lifetime, end, attached)?;
+            }
+        }
+        self.deadlines.notify_one();
+        Ok(())
+    }
+
+    fn catch_up(&self, lifetime: u64, from: u64, to: &Attached) -> Result<(), StorageError> {
+        let mut from = from;
+        loop {
+            let (entries, next) = self.read_inbox(lifetime, from, CATCH_UP_ENTRIES, usize::MAX)?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            let pushed = entries.into_iter().map(|entry| Pushed {
+                token: to.token,
+                offset: entry.offset,
+                message: entry.message,
+                qos: entry.qos,
+                retain: entry.retain,
+                identifiers: entry.identifiers,
+            });
+            to.port.deliver(pushed.collect());
+            from = next;
+        }
+    }
+}
+
+type Pushes = Vec<(Arc<dyn DeliveryPort>, Vec<Pushed>)>;
+
+impl State {
+    /// What attached consumers are told of these appends: one batch per port, in commit order.
+    fn pushes(&self, appended: &[Appended]) -> Pushes {
+        let mut pushes: Pushes = Vec::new();
+        if self.attached.is_empty() {
+            return pushes;
+        }
+        let mut page = InboxRead::default();
+        for append in appended {
+            let Some(attached) = self.attached.get(&append.lifetime) else { continue };
+            page.entries.clear();
+            self.group.read_inbox(append.lifetime, append.offset, 1, &mut page);
+            let Some(delivery) = page.entries.pop().filter(|delivery| delivery.offset == append.offset)
+            else {
+                // Settled by a later command of the same batch.
+                continue;
+            };
+            let Some(message) = delivery.message else { continue };
+            let pushed = Pushed {
+                token: attached.token,
+                offset: delivery.offset,
+                message,
+                qos: delivery.qos,
+                retain: delivery.retain,
+                identifiers: delivery.identifiers,
+            };
+            match pushes.iter_mut().find(|(port, _)| same(port, &attached.port)) {
+                Some((_, batch)) => batch.push(pushed),
+                None => pushes.push((Arc::clone(&attached.port), vec![pushed])),
+            }
+        }
+        pushes
+    }
+}
+
+fn same(a: &Arc<dyn DeliveryPort>, b: &Arc<dyn DeliveryPort>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+fn load(options: &MachineOptions, engine: &dyn Engine) -> Result<Group, StorageError> {
+    let mut group = Group::new(options.inbox_messages_max, options.inbox_bytes_max);
+    engine.view()?.scan(&mut |key, value| group.load(key, value).map_err(StorageError::from))?;
+    group.finish_load()?;
+    Ok(group)
+}
+
+/// The side of the machine that openraft drives.
+#[derive(Debug, Clone)]
+pub(crate) struct StateMachine(pub(super) Arc<Machine>);
+
+impl StateMachine {
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Machine) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, std::io::Error> {
+        let machine = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || work(&machine))
+            .await
+            .map_err(std::io::Error::other)?
+            .map_err(std::io::Error::other)
+    }
+}
+
+impl RaftStateMachine<Types> for StateMachine {
+    type SnapshotBuilder = Self;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, Membership), RaftError> {
+        let state = self.0.state.read();
+        Ok((state.meta.applied, state.meta.membership.clone()))
+    }
+
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<()>, RaftError>
+    where
+        I: IntoIterator<Item = Entry<Types>> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut outcome = Outcome::default();
+        Ok(entries.into_iter().map(|entry| self.0.apply(entry, &mut outcome)).collect())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotData>, RaftError> {
+        let options = &self.0.options;
+        let name = format!("g{:03}.incoming", options.group);
+        SnapshotData::receive(options.incoming_dir.join(name))
+            .map(Box::new)
+            .map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta<u64, openraft::BasicNode>,
+        snapshot: Box<SnapshotData>,
+    ) -> Result<(), RaftError> {
+        let meta = meta.clone();
+        let signature = meta.signature();
+        self.blocking(move |machine| machine.install(&meta, &snapshot))
+            .await
+            .map_err(|error| StorageIOError::write_snapshot(Some(signature), AnyError::new(&error)).into())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>, RaftError> {
+        self.blocking(|machine| machine.snapshot(false))
+            .await
+            .map_err(|error| StorageIOError::read_snapshot(None, AnyError::new(&error)).into())
+    }
+}
+
+impl RaftSnapshotBuilder<Types> for StateMachine {
+    async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, RaftError> {
+        let built = self.blocking(|machine| {
+            machine
+                .snapshot(true)?
+                .ok_or_else(|| StorageError::Unavailable("nothing was applied yet".to_owned()))
+        });
+        built.await.map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
+    }
+}

@@ -1,0 +1,164 @@
+//! The groups on openraft 0.9, the only module that names its types.
+//!
+//! ```text
+//! propose ─▶ Intake ─▶ proposer task ─▶ RaftCore ─▶ LogStore ─▶ WAL (fsync) ─▶ RaftCore ─▶ Machine::apply ─▶ replies, deliveries
+//! ```
+
+mod checkpoint;
+mod intake;
+mod log_store;
+mod machine;
+mod network;
+mod proposed;
+mod snapshot;
+
+#[cfg(test)]
+mod suite_test;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::{BasicNode, Config, Raft, ServerState, SnapshotPolicy};
+use session::id::Boot;
+use session::lifecycle::Batch;
+
+pub(crate) use checkpoint::{Checkpointer, Meter};
+pub(crate) use intake::Intake;
+pub(crate) use log_store::LogStore;
+pub(crate) use machine::{Machine, MachineOptions};
+
+use crate::StorageError;
+use crate::store::{Clock, Failure};
+use proposed::{Answer, Proposed};
+
+openraft::declare_raft_types!(
+    /// The types of a group.
+    pub(crate) Types:
+        D = Proposed,
+        R = (),
+        NodeId = u64,
+        Node = BasicNode,
+        Entry = openraft::Entry<Types>,
+        SnapshotData = snapshot::SnapshotData,
+        AsyncRuntime = openraft::TokioRuntime,
+        Responder = Answer,
+);
+
+pub(crate) type LogId = openraft::LogId<u64>;
+pub(crate) type Vote = openraft::Vote<u64>;
+pub(crate) type Membership = openraft::StoredMembership<u64, BasicNode>;
+type RaftError = openraft::StorageError<u64>;
+
+/// Heartbeats and elections (`DEPENDENCIES.md` §3): far above a slow fsync, far below a client's patience.
+const HEARTBEAT_MS: u64 = 250;
+const ELECTION_MIN_MS: u64 = 1_500;
+const ELECTION_MAX_MS: u64 = 3_000;
+/// Entries of one replication message.
+const PAYLOAD_ENTRIES_MAX: u64 = 2_000;
+/// How long a start may take to apply what the log holds behind the checkpoint.
+const START_WAIT: Duration = Duration::from_secs(120);
+
+/// One running group of this node.
+#[derive(Clone)]
+pub(crate) struct RaftGroup {
+    raft: Raft<Types>,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) intake: Arc<Intake>,
+}
+
+impl std::fmt::Debug for RaftGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaftGroup").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+impl RaftGroup {
+    /// Starts the group with this node as the only voter when it is new, and waits until it leads and has applied its log.
+    pub(crate) async fn start(
+        log: LogStore,
+        machine: Arc<Machine>,
+        boot: &Boot,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StorageError> {
+        let config = Config {
+            cluster_name: "exactmq".to_owned(),
+            heartbeat_interval: HEARTBEAT_MS,
+            election_timeout_min: ELECTION_MIN_MS,
+            election_timeout_max: ELECTION_MAX_MS,
+            max_payload_entries: PAYLOAD_ENTRIES_MAX,
+            snapshot_policy: SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: 0,
+            purge_batch_size: 1,
+            ..Config::default()
+        };
+        let config = Arc::new(config.validate().map_err(|error| unavailable(&error))?);
+        let state_machine = machine::StateMachine(Arc::clone(&machine));
+        let node_id = boot.node_id;
+        let raft = Raft::new(node_id, config, network::NoPeers, log, state_machine)
+            .await
+            .map_err(|error| unavailable(&error))?;
+        let this = Self { raft, machine, intake: Arc::default() };
+        this.lead(node_id).await?;
+        tokio::spawn(intake::run(
+            Arc::clone(&this.intake),
+            this.raft.clone(),
+            boot.clone(),
+            clock,
+            Arc::clone(this.machine.meter()),
+        ));
+        Ok(this)
+    }
+
+    async fn lead(&self, node_id: u64) -> Result<(), StorageError> {
+        if !self.raft.is_initialized().await.map_err(|error| unavailable(&error))? {
+            let voters = BTreeMap::from([(node_id, BasicNode::default())]);
+            self.raft.initialize(voters).await.map_err(|error| unavailable(&error))?;
+        } else if self.raft.metrics().borrow().state != ServerState::Leader {
+            self.raft.trigger().elect().await.map_err(|error| unavailable(&error))?;
+        }
+        let mut metrics = self.raft.metrics();
+        let ready = metrics.wait_for(|now| {
+            let applied = now.last_applied.map(|id| id.index);
+            now.running_state.is_err() || now.state == ServerState::Leader && applied == now.last_log_index
+        });
+        let now = tokio::time::timeout(START_WAIT, ready)
+            .await
+            .map_err(|error| unavailable(&error))?
+            .map_err(|error| unavailable(&error))?
+            .clone();
+        now.running_state.map_err(|error| unavailable(&error))
+    }
+
+    /// Reports to `failure` when openraft stops the group on an error of its storage.
+    pub(crate) fn watch(&self, failure: Arc<Failure>) {
+        let mut metrics = self.raft.metrics();
+        let intake = Arc::clone(&self.intake);
+        tokio::spawn(async move {
+            let stopped = metrics.wait_for(|now| now.running_state.is_err()).await;
+            let Ok(Err(fatal)) = stopped.map(|now| now.running_state.clone()) else { return };
+            if !matches!(fatal, openraft::error::Fatal::Stopped) {
+                let error = StorageError::Poisoned(fatal.to_string());
+                failure.set(&error);
+                intake.close(Arc::new(error));
+            }
+        });
+    }
+
+    /// Stops taking proposals; what waits is refused.
+    pub(crate) async fn shutdown(&self) {
+        self.intake.close(Arc::new(StorageError::Unavailable("the store is closed".to_owned())));
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::warn!(%error, "a group did not stop in order");
+        }
+    }
+}
+
+fn unavailable(error: &impl ToString) -> StorageError {
+    StorageError::Unavailable(error.to_string())
+}
+
+/// Encodes a batch for the log.
+fn encode_batch(batch: &Batch, out: Vec<u8>) -> Vec<u8> {
+    postcard::to_extend(batch, out).expect("a batch is plain data and a Vec grows")
+}

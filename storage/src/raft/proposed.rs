@@ -1,0 +1,144 @@
+//! What goes through openraft: a batch and, on the node that proposed it, who waits for it.
+
+use std::sync::Arc;
+
+use openraft::raft::ClientWriteResult;
+use openraft::raft::responder::Responder;
+use parking_lot::Mutex;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use session::lifecycle::{Batch, Reply};
+use tokio::sync::Notify;
+
+use super::Types;
+use crate::StorageError;
+use crate::port::{CompletionPort, Done};
+
+/// A batch, cheap to clone. It stays typed from the proposer to `apply`: it is encoded once, for the log, and decoded only
+/// after a restart or on another node.
+#[derive(Clone)]
+pub(crate) struct Proposed(Arc<Inner>);
+
+struct Inner {
+    batch: Batch,
+    waiters: Mutex<Vec<Done>>,
+    settled: Notify,
+}
+
+impl Proposed {
+    pub(crate) fn new(batch: Batch, waiters: Vec<Done>) -> Self {
+        Self(Arc::new(Inner { batch, waiters: Mutex::new(waiters), settled: Notify::new() }))
+    }
+
+    pub(crate) fn batch(&self) -> &Batch {
+        &self.0.batch
+    }
+
+    /// Answers everybody, in order. Nothing happens when they were answered before.
+    pub(crate) fn applied(&self, replies: Vec<Reply>) {
+        let waiters = std::mem::take(&mut *self.0.waiters.lock());
+        if !waiters.is_empty() {
+            answer(waiters, replies.into_iter().map(Ok));
+        }
+        self.0.settled.notify_one();
+    }
+
+    /// Tells everybody who was not answered that the fate of the command is unknown.
+    pub(crate) fn lost(&self, error: &Arc<StorageError>) {
+        let waiters = std::mem::take(&mut *self.0.waiters.lock());
+        refuse(waiters, error);
+        self.0.settled.notify_one();
+    }
+
+    /// Returns after [`Proposed::applied`] or [`Proposed::lost`].
+    pub(crate) async fn settled(&self) {
+        self.0.settled.notified().await;
+    }
+}
+
+impl std::fmt::Debug for Proposed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proposed").field("commands", &self.0.batch.commands.len()).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Proposed {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.batch == other.0.batch
+    }
+}
+
+impl Serialize for Proposed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.batch.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Proposed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::new(Batch::deserialize(deserializer)?, Vec::new()))
+    }
+}
+
+/// openraft's answer to a proposal. Success needs none: `apply` has answered already.
+pub(crate) struct Answer {
+    proposed: Option<Proposed>,
+}
+
+impl Responder<Types> for Answer {
+    type Receiver = ();
+
+    fn from_app_data(proposed: Proposed) -> (Proposed, Self, ()) {
+        (proposed.clone(), Self { proposed: Some(proposed) }, ())
+    }
+
+    fn send(mut self, result: ClientWriteResult<Types>) {
+        if let (Some(proposed), Err(error)) = (self.proposed.take(), result) {
+            proposed.lost(&Arc::new(StorageError::Unavailable(error.to_string())));
+        }
+    }
+}
+
+impl Drop for Answer {
+    /// Dropped without an answer: the group stopped.
+    fn drop(&mut self) {
+        if let Some(proposed) = self.proposed.take() {
+            proposed.lost(&Arc::new(StorageError::Unavailable("the group stopped".to_owned())));
+        }
+    }
+}
+
+/// Tells everybody the same error.
+pub(crate) fn refuse(waiters: Vec<Done>, error: &Arc<StorageError>) {
+    answer(waiters, std::iter::repeat_with(|| Err(Arc::clone(error))));
+}
+
+/// One call per port with all its replies.
+fn answer(waiters: Vec<Done>, replies: impl Iterator<Item = Result<Reply, Arc<StorageError>>>) {
+    let mut ports: Vec<(Arc<dyn CompletionPort>, Vec<(u64, _)>)> = Vec::new();
+    let mut last = 0;
+    let expected = waiters.len();
+    for (done, reply) in waiters.into_iter().zip(replies) {
+        match done {
+            Done::Nobody => {}
+            // Who waited may have gone.
+            Done::Once(sender) => drop(sender.send(reply)),
+            Done::Port { port, token } => {
+                if ports.get(last).is_none_or(|(known, _)| !same(known, &port)) {
+                    last = ports.iter().position(|(known, _)| same(known, &port)).unwrap_or_else(|| {
+                        ports.push((port, Vec::with_capacity(expected)));
+                        ports.len() - 1
+                    });
+                }
+                ports[last].1.push((token, reply));
+            }
+        }
+    }
+    for (port, batch) in ports {
+        port.complete(batch);
+    }
+}
+
+/// Whether two ports are one object.
+fn same(a: &Arc<dyn CompletionPort>, b: &Arc<dyn CompletionPort>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
