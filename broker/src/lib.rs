@@ -3,8 +3,12 @@
 //! Read [`node`] (start and stop order) first, then [`usecase`] (who may execute for a session, and what is recorded), then
 //! [`worker`] and [`route`] (the hot path from PUBLISH to outboxes and inboxes).
 
+pub mod admin;
+pub mod auth;
+pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod metrics;
 pub mod node;
 pub mod owners;
 pub mod route;

@@ -77,7 +77,7 @@ fn a_flag_wins_over_the_environment_over_the_file() {
 #[test]
 fn every_key_can_come_from_the_environment_and_from_a_flag() {
     let defaults = Config::load(&Sources::default()).expect("valid").config;
-    for (key, value) in defaults.effective() {
+    for (key, value) in defaults.values() {
         let Some(value) = value else { continue };
         let value = value.trim_matches('"').to_owned();
         let variable = format!("EXACTMQ_{}", key.to_uppercase().replace('.', "_"));

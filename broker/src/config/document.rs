@@ -39,7 +39,7 @@ impl Config {
     #[must_use]
     pub fn show(&self, origins: &BTreeMap<String, Origin>) -> String {
         let mut text = String::new();
-        for (key, value) in self.effective() {
+        for (key, value) in self.values() {
             let origin = origins.get(&key).unwrap_or(&Origin::Default);
             let _ = match value {
                 Some(value) => writeln!(text, "{key} = {value}  # {origin}"),
@@ -49,8 +49,9 @@ impl Config {
         text
     }
 
-    /// (dotted key, value as TOML), listeners last.
-    pub(super) fn effective(&self) -> Vec<(String, Option<String>)> {
+    /// Every key with its effective value as TOML, listeners last; `None`: not set.
+    #[must_use]
+    pub fn values(&self) -> Vec<(String, Option<String>)> {
         let mut all: Vec<_> = KEYS.iter().map(|key| (key.name.to_owned(), (key.show)(self))).collect();
         for (name, listener) in &self.listeners {
             all.extend(

@@ -84,6 +84,10 @@ impl Config {
             }
         }
         check::check(&config, &origins, &mut problems, &mut warnings);
+        problems.sort_by_key(|problem| match &problem.origin {
+            Origin::File { line, .. } => *line,
+            _ => usize::MAX,
+        });
         if problems.is_empty() {
             Ok(Loaded { config, origins, warnings })
         } else {

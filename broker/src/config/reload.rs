@@ -18,8 +18,8 @@ impl Config {
     /// What a reload to `new` would do.
     #[must_use]
     pub fn reload(&self, new: &Self) -> Reload {
-        let before: BTreeMap<String, Option<String>> = self.effective().into_iter().collect();
-        let after: BTreeMap<String, Option<String>> = new.effective().into_iter().collect();
+        let before: BTreeMap<String, Option<String>> = self.values().into_iter().collect();
+        let after: BTreeMap<String, Option<String>> = new.values().into_iter().collect();
         let mut reload = Reload::default();
         for key in before.keys().chain(after.keys().filter(|key| !before.contains_key(*key))) {
             if before.get(key) == after.get(key) {

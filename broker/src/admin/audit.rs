@@ -1,0 +1,216 @@
+//! Who ended what, when, why, with which result: one JSON line a decision, fsynced before the answer goes out.
+//!
+//! `audit.jsonl` grows to its limit, then becomes `audit.1.jsonl` in place of the one before: at most two files. After a
+//! failed write nothing more is ended over the API, since it could not be recorded.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::model::OwnerView;
+
+const CURRENT: &str = "audit.jsonl";
+const OLDER: &str = "audit.1.jsonl";
+/// Bytes of one line; a ClientID of 1,024 bytes escapes to six times that, and stands there twice.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// Bytes read from a file for one page.
+const READ_BYTES_MAX: u64 = 8 << 20;
+
+/// One decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditRecord {
+    /// Grows by one; set when the record is written.
+    pub seq: u64,
+    /// When it was written, milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// For example `session.end`.
+    pub action: String,
+    pub who: String,
+    pub namespace: String,
+    pub client_id: String,
+    /// The owner that was ended, or that was to be.
+    pub owner: Option<OwnerView>,
+    pub reason: String,
+    pub will: String,
+    pub release: bool,
+    /// `ended`, or the code of the problem that was answered.
+    pub result: String,
+    pub revision: Option<u64>,
+}
+
+/// Answer of `GET /v1/audit`: newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditPage {
+    pub records: Vec<AuditRecord>,
+    /// Give it back as `cursor` for older ones; `null`: there are none.
+    pub cursor: Option<String>,
+}
+
+/// Why a decision cannot be recorded or read.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    #[error("the audit log {path} failed: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("an earlier write to the audit log failed; free space or replace the disk, then restart")]
+    Poisoned,
+}
+
+/// The audit log of one node.
+#[derive(Debug)]
+pub struct Audit {
+    directory: PathBuf,
+    bytes_max: u64,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    /// `None`: poisoned.
+    file: Option<File>,
+    bytes: u64,
+    next_seq: u64,
+}
+
+impl Audit {
+    /// Opens or makes the log in the data directory. A torn last line is closed off, so that it stays alone.
+    ///
+    /// # Errors
+    /// I/O.
+    pub fn open(directory: &Path, bytes_max: u64) -> Result<Self, AuditError> {
+        let path = directory.join(CURRENT);
+        let open = || {
+            let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path)?;
+            let mut bytes = file.metadata()?.len();
+            if bytes > 0 {
+                let mut last = [0];
+                file.seek(SeekFrom::End(-1))?;
+                file.read_exact(&mut last)?;
+                if last != *b"\n" {
+                    file.write_all(b"\n")?;
+                    bytes += 1;
+                }
+            }
+            file.sync_all()?;
+            File::open(directory)?.sync_all()?;
+            Ok((file, bytes))
+        };
+        let (file, bytes) = open().map_err(|source| AuditError::Io { path: path.clone(), source })?;
+        let audit = Self {
+            directory: directory.to_owned(),
+            bytes_max,
+            log: Mutex::new(Log { file: Some(file), bytes, next_seq: 1 }),
+        };
+        let newest = audit.page(1, None)?.records.first().map_or(0, |record| record.seq);
+        audit.log.lock().next_seq = newest + 1;
+        Ok(audit)
+    }
+
+    /// Whether the next decision can be recorded, as far as is known.
+    ///
+    /// # Errors
+    /// When an earlier write failed.
+    pub fn check(&self) -> Result<(), AuditError> {
+        if self.log.lock().file.is_some() { Ok(()) } else { Err(AuditError::Poisoned) }
+    }
+
+    /// Writes and fsyncs one record; `seq` and `at_ms` are set here. Blocks.
+    ///
+    /// # Errors
+    /// I/O: the log then takes no more records.
+    pub fn append(&self, mut record: AuditRecord) -> Result<(), AuditError> {
+        let mut log = self.log.lock();
+        let Some(mut file) = log.file.take() else { return Err(AuditError::Poisoned) };
+        record.seq = log.next_seq;
+        record.at_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        let mut write = || {
+            let mut line = serde_json::to_vec(&record)?;
+            line.push(b'\n');
+            if log.bytes > 0 && log.bytes + line.len() as u64 > self.bytes_max {
+                file = self.rotate()?;
+                log.bytes = 0;
+            }
+            file.write_all(&line)?;
+            file.sync_data()?;
+            log.bytes += line.len() as u64;
+            Ok(())
+        };
+        write().map_err(|source| AuditError::Io { path: self.directory.join(CURRENT), source })?;
+        log.next_seq += 1;
+        log.file = Some(file);
+        Ok(())
+    }
+
+    fn rotate(&self) -> io::Result<File> {
+        std::fs::rename(self.directory.join(CURRENT), self.directory.join(OLDER))?;
+        let path = self.directory.join(CURRENT);
+        let file = OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).open(path)?;
+        File::open(&self.directory)?.sync_all()?;
+        Ok(file)
+    }
+
+    /// Up to `limit` records before sequence number `before`, newest first. Blocks.
+    ///
+    /// # Errors
+    /// I/O.
+    pub fn page(&self, limit: usize, before: Option<u64>) -> Result<AuditPage, AuditError> {
+        let before = before.unwrap_or(u64::MAX);
+        let mut records = Vec::new();
+        let mut more = false;
+        for name in [CURRENT, OLDER] {
+            let path = self.directory.join(name);
+            match collect(&path, limit, before, &mut records) {
+                Ok(left) => more |= left,
+                Err(source) if source.kind() == io::ErrorKind::NotFound => (),
+                Err(source) => return Err(AuditError::Io { path, source }),
+            }
+        }
+        let cursor = records.last().filter(|_| more).map(|record: &AuditRecord| record.seq.to_string());
+        Ok(AuditPage { records, cursor })
+    }
+}
+
+/// Reads `path` from its end; true when records were left out. Lines that are no record (torn by a crash) are passed over.
+fn collect(path: &Path, limit: usize, before: u64, records: &mut Vec<AuditRecord>) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut end = file.metadata()?.len();
+    let mut budget = READ_BYTES_MAX;
+    // Bytes of a line whose beginning is in an earlier block.
+    let mut tail = Vec::new();
+    while end > 0 {
+        if budget == 0 {
+            return Ok(true);
+        }
+        let len = end.min(LINE_BYTES_MAX);
+        budget = budget.saturating_sub(len);
+        end -= len;
+        let mut block = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        file.seek(SeekFrom::Start(end))?;
+        file.read_exact(&mut block)?;
+        block.append(&mut tail);
+        let mut lines = block.split(|byte| *byte == b'\n');
+        let first = lines.next().unwrap_or_default();
+        let whole: Vec<&[u8]> =
+            if end == 0 { std::iter::once(first).chain(lines).collect() } else { lines.collect() };
+        for line in whole.iter().rev().filter(|line| !line.is_empty()) {
+            let Ok(record) = serde_json::from_slice::<AuditRecord>(line) else { continue };
+            if record.seq >= before {
+                continue;
+            }
+            if records.len() >= limit {
+                return Ok(true);
+            }
+            records.push(record);
+        }
+        if end > 0 {
+            tail = first.to_vec();
+        }
+    }
+    Ok(false)
+}

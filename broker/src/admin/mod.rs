@@ -1,0 +1,227 @@
+//! The admin API: HTTP and JSON in front of what the broker can tell and do. Names of paths, fields and codes are contracts.
+//!
+//! It decides nothing: every call goes through [`AdminPort`], which the running broker implements. Here are the token, the
+//! audit log, paging, and the translation of results into `application/problem+json`.
+
+mod audit;
+mod listener;
+mod model;
+mod openapi;
+mod page;
+mod problem;
+mod sessions;
+mod token;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router};
+use session::id::{Key, Owner};
+use session::lifecycle::{EndReason, WillMode};
+
+pub use audit::{Audit, AuditError, AuditPage, AuditRecord};
+pub use listener::serve;
+pub use model::{
+    BootView, EndAnswer, EndRequest, InboxView, NodeView, NodesView, OwnerView, SessionDetail,
+    SessionSummary, SessionsView, StateWord, SubscriptionView, WillView,
+};
+pub use problem::Problem;
+pub use token::{AdminToken, TokenError};
+
+use crate::metrics::Metrics;
+
+/// Bytes of the largest request body.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// An answer of the broker that takes time.
+pub type PortFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What the admin API asks of the running broker. Every call is bounded in time by the broker.
+pub trait AdminPort: Send + Sync + 'static {
+    /// One page of sessions in key order.
+    fn list_sessions(&self, query: SessionQuery) -> PortFuture<'_, Result<SessionPage, PortError>>;
+    /// One session; `None`: there is no row.
+    fn show_session(&self, key: Key) -> PortFuture<'_, Result<Option<SessionDetail>, PortError>>;
+    /// Ends a lifetime (owner spec §8). The caller holds no scope.
+    fn end_session(&self, key: Key, command: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>>;
+    /// All nodes with their boots.
+    fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>>;
+    /// What must be true for this node to serve clients.
+    fn checks(&self) -> PortFuture<'_, Vec<Check>>;
+}
+
+/// Which sessions, and from where on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionQuery {
+    pub namespace: Option<Arc<str>>,
+    pub state: Option<StateWord>,
+    /// Exactly this user.
+    pub user: Option<Arc<str>>,
+    /// Last owner on this node.
+    pub node: Option<u64>,
+    /// The ClientID begins with this.
+    pub prefix: Option<Arc<str>>,
+    /// The page begins behind this key.
+    pub after: Option<Key>,
+    /// 1 to [`sessions::LIMIT_MAX`].
+    pub limit: usize,
+}
+
+impl SessionQuery {
+    /// Whether a session with these facts is wanted (everything but `after` and `limit`).
+    #[must_use]
+    pub fn wants(&self, key: &Key, user: Option<&str>, node: u64, state: StateWord) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace)
+            && self.prefix.as_ref().is_none_or(|prefix| key.client_id.starts_with(&**prefix))
+            && self.user.as_ref().is_none_or(|wanted| Some(&**wanted) == user)
+            && self.node.is_none_or(|wanted| wanted == node)
+            && self.state.is_none_or(|wanted| wanted == state)
+    }
+}
+
+/// A page; `next` is the key to go on behind when there may be more. A page may be short, even empty, and still have a `next`.
+#[derive(Debug, Clone, Default)]
+pub struct SessionPage {
+    pub sessions: Vec<SessionSummary>,
+    pub next: Option<Key>,
+}
+
+/// An operator's decision about one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndCommand {
+    pub reason: EndReason,
+    /// End exactly this owner; `None`: read the current one first and end exactly that.
+    pub owner: Option<Owner>,
+    pub will: WillMode,
+    /// Also drop the binding of the ClientID to its user, once reclaimed.
+    pub release: bool,
+}
+
+/// The session is ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndDone {
+    /// The owner that was ended.
+    pub owner: Owner,
+    /// Final revision of the row.
+    pub revision: u64,
+}
+
+/// Why a session is not (known to be) ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndError {
+    #[error("there is no such session")]
+    NotFound,
+    #[error("another owner has the session now")]
+    Fenced { current: Option<Box<Owner>> },
+    #[error("it is not proved that the owner stopped: {0}")]
+    Unproved(String),
+    #[error("the connection of the owner could not be closed")]
+    Close,
+    #[error("the owner did not stop in time; nothing was ended, try again")]
+    Deadline,
+    #[error("{0}")]
+    Invalid(String),
+    /// The fate of the End is unknown: ask again, an ended session answers with success.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+}
+
+/// Why the broker cannot answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    #[error("not available: {0}")]
+    Unavailable(String),
+}
+
+/// One condition of health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// A fixed word, for example `store`.
+    pub name: &'static str,
+    /// `Err`: what is wrong and what to do.
+    pub result: Result<(), String>,
+}
+
+/// What the handlers share.
+#[derive(Clone)]
+pub struct AdminState {
+    pub port: Arc<dyn AdminPort>,
+    pub token: Arc<AdminToken>,
+    pub audit: Arc<Audit>,
+    pub metrics: Arc<Metrics>,
+    /// `/metrics` asks for the token too.
+    pub metrics_token: bool,
+}
+
+/// Every route: path, methods, whether the token is needed.
+fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bool)> {
+    vec![
+        ("/", get(page::page), false),
+        ("/openapi.json", get(openapi::openapi), false),
+        ("/health/live", get(live), false),
+        ("/health/ready", get(ready), false),
+        ("/metrics", get(metrics), state.metrics_token),
+        ("/v1/sessions", get(sessions::list), true),
+        ("/v1/sessions/{client_id}", get(sessions::show), true),
+        ("/v1/sessions/{client_id}/end", post(sessions::end), true),
+        ("/v1/nodes", get(nodes), true),
+        ("/v1/audit", get(sessions::audit), true),
+    ]
+}
+
+/// The whole API.
+pub fn router(state: AdminState) -> Router {
+    let mut open = Router::new();
+    let mut guarded = Router::new();
+    for (path, methods, needs_token) in routes(&state) {
+        if needs_token {
+            guarded = guarded.route(path, methods);
+        } else {
+            open = open.route(path, methods);
+        }
+    }
+    let guarded = guarded.route_layer(from_fn_with_state(Arc::clone(&state.token), token::require));
+    open.merge(guarded)
+        .fallback(problem::no_route)
+        .method_not_allowed_fallback(problem::no_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn(problem::no_plain_errors))
+        .with_state(state)
+}
+
+async fn live() -> Json<serde_json::Value> {
+    Json(serde_json::json!({ "status": "live" }))
+}
+
+async fn ready(State(state): State<AdminState>) -> Response {
+    let checks = state.port.checks().await;
+    let failing: Vec<_> = checks
+        .iter()
+        .filter_map(|check| check.result.as_ref().err().map(|what| (check.name, what)))
+        .map(|(name, what)| serde_json::json!({ "check": name, "detail": what }))
+        .collect();
+    if failing.is_empty() {
+        let names: Vec<_> = checks.iter().map(|check| check.name).collect();
+        return Json(serde_json::json!({ "status": "ready", "checks": names })).into_response();
+    }
+    let detail = "this node does not serve clients now; `failing` says why";
+    Problem::new(503, "not_ready", detail).with("failing", failing.into()).into_response()
+}
+
+async fn metrics(State(state): State<AdminState>) -> Response {
+    let content_type = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (content_type, state.metrics.render()).into_response()
+}
+
+async fn nodes(State(state): State<AdminState>) -> Result<Json<NodesView>, Problem> {
+    Ok(Json(NodesView { nodes: state.port.nodes().await? }))
+}
+
+#[cfg(test)]
+mod admin_test;

@@ -1,0 +1,221 @@
+//! The description of the API in OpenAPI 3.1, by hand: ten routes are told more exactly so than derived from types.
+//! A test holds it against the routes, and the types against its schemas.
+
+use axum::Json;
+use serde_json::{Value, json};
+
+use super::sessions::LIMIT_MAX;
+
+pub(super) async fn openapi() -> Json<Value> {
+    Json(document())
+}
+
+pub(super) fn document() -> Value {
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ExactMQ admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Times are milliseconds since the Unix epoch. Errors are application/problem+json with a `code`.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "security": [{ "token": [] }],
+        "paths": paths(),
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas(),
+        },
+    })
+}
+
+fn paths() -> Value {
+    let html = json!({ "200": { "description": "What answers here", "content": { "text/html": {} } } });
+    let text =
+        json!({ "200": { "description": "Prometheus text format 0.0.4", "content": { "text/plain": {} } } });
+    let limit = parameter(
+        "limit",
+        "query",
+        json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 }),
+    );
+    let cursor = parameter(
+        "cursor",
+        "query",
+        json!({ "type": "string", "description": "As the page before gave it" }),
+    );
+    let text_filter = |name| parameter(name, "query", json!({ "type": "string" }));
+    let state = parameter("state", "query", json!({ "enum": ["active", "offline", "ended"] }));
+    let node = parameter("node", "query", json!({ "type": "integer", "minimum": 1 }));
+    json!({
+        "/": { "get": open("What answers here", html) },
+        "/openapi.json": { "get": open("This document", answers("OpenAPI 3.1", json!({ "type": "object" }), &[])) },
+        "/health/live": { "get": open("The process runs", answers("It does", json!({ "type": "object" }), &[])) },
+        "/health/ready": { "get": open(
+            "The node serves clients",
+            answers("It does", json!({ "type": "object" }), &[("503", "not_ready; `failing` names the checks")]),
+        ) },
+        "/metrics": { "get": open("Prometheus; needs the token when admin.metrics_token is set", text) },
+        "/v1/sessions": { "get": {
+            "summary": "Page of sessions, by namespace and ClientID",
+            "parameters": [
+                text_filter("namespace"), state, text_filter("user"), node, text_filter("prefix"), limit, cursor,
+            ],
+            "responses": answers("A page, maybe short; go on while cursor is not null", reference("Sessions"), &CALL),
+        } },
+        "/v1/sessions/{client_id}": { "get": {
+            "summary": "One session",
+            "parameters": of_session(),
+            "responses": answers("The session", reference("SessionDetail"), &[CALL[0], CALL[1], CALL[2], ("404", "not_found")]),
+        } },
+        "/v1/sessions/{client_id}/end": { "post": {
+            "summary": "End a session: its socket is closed, nothing of it runs any more, its Will is ready or suppressed",
+            "parameters": of_session(),
+            "requestBody": { "required": true, "content": { "application/json": { "schema": reference("EndRequest") } } },
+            "responses": answers("Ended", reference("EndAnswer"), &[
+                ("400", "invalid"), ("401", "unauthorized"), ("404", "not_found"),
+                ("409", "fenced; `current` names the owner that has the session now"), ("413", "too_large"),
+                ("500", "audit: ended or not, it could not be recorded; internal"),
+                ("503", "unproved, close, deadline, unavailable; audit: an earlier record failed, nothing was done"),
+            ]),
+        } },
+        "/v1/nodes": { "get": {
+            "summary": "Nodes and their boots",
+            "responses": answers("All nodes", reference("Nodes"), &CALL[1..]),
+        } },
+        "/v1/audit": { "get": {
+            "summary": "Who ended what, when, why, with which result; newest first",
+            "parameters": [
+                parameter("limit", "query", json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 })),
+                parameter("cursor", "query", json!({ "type": "string" })),
+            ],
+            "responses": answers("A page", reference("Audit"), &[CALL[0], CALL[1], ("500", "audit")]),
+        } },
+    })
+}
+
+/// What every call may answer.
+const CALL: [(&str, &str); 3] = [("400", "invalid"), ("401", "unauthorized"), ("503", "unavailable")];
+
+fn of_session() -> Value {
+    json!([
+        { "name": "client_id", "in": "path", "required": true, "schema": { "type": "string" },
+          "description": "Percent-encoded: `a/b` is `a%2Fb`" },
+        parameter("namespace", "query", json!({ "type": "string", "default": "main" })),
+    ])
+}
+
+fn parameter(name: &str, place: &str, schema: Value) -> Value {
+    json!({ "name": name, "in": place, "schema": schema })
+}
+
+/// A call that needs no token.
+fn open(summary: &str, responses: Value) -> Value {
+    json!({ "summary": summary, "security": [], "responses": responses })
+}
+
+fn answers(success: &str, schema: Value, problems: &[(&str, &str)]) -> Value {
+    let mut answers = json!({
+        "200": { "description": success, "content": { "application/json": { "schema": schema } } },
+    });
+    for (status, codes) in problems {
+        answers[*status] = json!({
+            "description": codes, "content": { "application/problem+json": { "schema": reference("Problem") } },
+        });
+    }
+    answers
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+fn object(properties: &[(&str, Value)]) -> Value {
+    let map: serde_json::Map<_, _> =
+        properties.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+    let required: Vec<_> = properties.iter().map(|(name, _)| *name).collect();
+    json!({ "type": "object", "properties": map, "required": required })
+}
+
+fn schemas() -> Value {
+    let (text, number, flag) = (
+        json!({ "type": "string" }),
+        json!({ "type": "integer", "minimum": 0 }),
+        json!({ "type": "boolean" }),
+    );
+    let maybe = |kind: &str| json!({ "type": [kind, "null"] });
+    let list = |name: &str| json!({ "type": "array", "items": reference(name) });
+    let owner = [
+        ("namespace", text.clone()),
+        ("client_id", text.clone()),
+        ("session_generation", number.clone()),
+        ("owner_generation", number.clone()),
+        ("node_id", number.clone()),
+        ("boot_id", text.clone()),
+        ("connection_id", number.clone()),
+    ];
+    let summary = [
+        ("namespace", text.clone()),
+        ("client_id", text.clone()),
+        ("user", maybe("string")),
+        ("state", json!({ "enum": ["active", "offline", "ended"] })),
+        ("end_reason", maybe("string")),
+        ("node_id", number.clone()),
+        ("session_generation", number.clone()),
+        ("owner_generation", number.clone()),
+        ("revision", number.clone()),
+        ("durable", flag.clone()),
+        ("expiry_sec", number.clone()),
+        ("connected_at_ms", number.clone()),
+        ("updated_at_ms", number.clone()),
+    ];
+    let detail: Vec<_> = summary
+        .iter()
+        .cloned()
+        .chain([
+            ("owner", reference("Owner")),
+            ("offline_expires_at_ms", maybe("integer")),
+            ("inbox", json!({ "anyOf": [reference("Inbox"), { "type": "null" }] })),
+            ("will", json!({ "anyOf": [reference("Will"), { "type": "null" }] })),
+            ("subscriptions", list("Subscription")),
+            ("subscriptions_total", number.clone()),
+        ])
+        .collect();
+    let mut end_request = object(&[
+        ("reason", json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] })),
+        ("owner", reference("Owner")),
+        ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
+        ("release", json!({ "type": "boolean", "default": false })),
+    ]);
+    end_request["required"] = json!(["reason"]);
+    end_request["additionalProperties"] = json!(false);
+    let record = [
+        ("seq", number.clone()),
+        ("at_ms", number.clone()),
+        ("action", text.clone()),
+        ("who", text.clone()),
+        ("namespace", text.clone()),
+        ("client_id", text.clone()),
+        ("owner", json!({ "anyOf": [reference("Owner"), { "type": "null" }] })),
+        ("reason", text.clone()),
+        ("will", text.clone()),
+        ("release", flag.clone()),
+        ("result", text.clone()),
+        ("revision", maybe("integer")),
+    ];
+    json!({
+        "Problem": object(&[("type", text.clone()), ("title", text.clone()), ("status", number.clone()), ("code", text.clone()), ("detail", text.clone())]),
+        "Owner": object(&owner),
+        "SessionSummary": object(&summary),
+        "Sessions": object(&[("sessions", list("SessionSummary")), ("cursor", maybe("string"))]),
+        "SessionDetail": object(&detail),
+        "Inbox": object(&[("messages", number.clone()), ("bytes", number.clone()), ("base", number.clone()), ("end", number.clone())]),
+        "Will": object(&[("phase", text.clone()), ("delay_sec", number.clone()), ("due_at_ms", maybe("integer"))]),
+        "Subscription": object(&[("filter", text.clone()), ("qos", number.clone()), ("no_local", flag.clone()), ("retain_as_published", flag.clone()), ("identifier", number.clone())]),
+        "EndRequest": end_request,
+        "EndAnswer": object(&[("revision", number.clone()), ("owner", reference("Owner"))]),
+        "Boot": object(&[("boot_id", text.clone()), ("current", flag.clone()), ("lease_until_ms", number.clone()), ("retired_at_ms", maybe("integer")), ("retired_by", maybe("string"))]),
+        "Node": object(&[("node_id", number), ("local", flag), ("version", maybe("string")), ("connections", maybe("integer")), ("started_at_ms", maybe("integer")), ("boots", list("Boot"))]),
+        "Nodes": object(&[("nodes", list("Node"))]),
+        "AuditRecord": object(&record),
+        "Audit": object(&[("records", list("AuditRecord")), ("cursor", maybe("string"))]),
+    })
+}

@@ -1,0 +1,212 @@
+//! The client side of the admin API: HTTP/1.1 over one plain TCP connection a call, bounded in time and size.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::Remote;
+use super::error::CliError;
+use crate::admin::AdminToken;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// From sending to the last byte of the answer; an End may take several seconds to be proved.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+const PORT_DEFAULT: u16 = 9883;
+
+/// One node's admin API.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// `host:port`.
+    authority: String,
+    token: AdminToken,
+}
+
+impl Client {
+    /// As the flags say, or as the data directory does.
+    pub(super) fn new(remote: &Remote) -> Result<Self, CliError> {
+        let authority = match &remote.admin {
+            Some(url) => authority(url)?,
+            None => read_address(&remote.data_dir)?,
+        };
+        let token_file = remote.token_file.clone().unwrap_or_else(|| remote.data_dir.join("admin.token"));
+        let token = AdminToken::read(&token_file).map_err(|error| {
+            CliError::failed(&format!("no token for the admin API: {error}; use --token-file or --data-dir"))
+        })?;
+        Ok(Self { authority, token })
+    }
+
+    pub(super) fn get(&self, path: &str) -> Result<Value, CliError> {
+        self.call("GET", path, None)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
+        self.call("POST", path, Some(body.to_string()))
+    }
+
+    fn call(&self, method: &str, path: &str, body: Option<String>) -> Result<Value, CliError> {
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\nConnection: close\r\n",
+            self.authority,
+            self.token.secret()
+        );
+        if let Some(body) = body {
+            request.push_str(&format!(
+                "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        } else {
+            request.push_str("\r\n");
+        }
+        let raw = self.exchange(request.as_bytes()).map_err(|error| {
+            CliError::unreachable(format!(
+                "{}: {error}; is the node running? see --admin and --data-dir",
+                self.authority
+            ))
+        })?;
+        let Some((status, body)) = parse_answer(&raw) else {
+            return Err(CliError::failed(&format!("{} did not answer as an admin API does", self.authority)));
+        };
+        if !(200..300).contains(&status) {
+            return Err(CliError::from_answer(status, &body));
+        }
+        serde_json::from_slice(&body)
+            .map_err(|error| CliError::failed(&format!("the answer is not JSON: {error}")))
+    }
+
+    fn exchange(&self, request: &[u8]) -> std::io::Result<Vec<u8>> {
+        let mut last = std::io::Error::other("the host has no address");
+        for address in self.authority.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+                Ok(stream) => return converse(stream, request),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+fn converse(mut stream: TcpStream, request: &[u8]) -> std::io::Result<Vec<u8>> {
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    let mut block = [0; 16 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut block) {
+            Ok(0) => return Ok(answer),
+            Ok(len) => answer.extend_from_slice(&block[..len]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
+        }
+        if answer.len() > ANSWER_BYTES_MAX {
+            return Err(std::io::Error::other("the answer is too large"));
+        }
+    }
+}
+
+/// Status and body of a complete answer; `None` when it is malformed or cut short.
+pub(super) fn parse_answer(raw: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let end = raw.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&raw[..end]).ok()?;
+    let body = &raw[end + 4..];
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    let (mut length, mut chunked) = (None, false);
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("content-length") {
+            length = Some(value.parse::<usize>().ok()?);
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            chunked = value.eq_ignore_ascii_case("chunked");
+        }
+    }
+    let body = match (chunked, length) {
+        (true, _) => join_chunks(body)?,
+        (false, Some(length)) => body.get(..length)?.to_vec(),
+        (false, None) => body.to_vec(),
+    };
+    Some((status, body))
+}
+
+fn join_chunks(mut rest: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|window| window == b"\r\n")?;
+        let size = std::str::from_utf8(&rest[..end]).ok()?.split(';').next()?.trim();
+        let size = usize::from_str_radix(size, 16).ok()?;
+        rest = &rest[end + 2..];
+        if size == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(rest.get(..size)?);
+        rest = rest.get(size..)?.strip_prefix(b"\r\n")?;
+    }
+}
+
+fn read_address(data_dir: &Path) -> Result<String, CliError> {
+    let path = data_dir.join(super::announce::ADMIN_ADDRESS);
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        CliError::unreachable(format!(
+            "{}: {error}; no node with an admin API has run on this data directory: use --admin URL or --data-dir DIR",
+            path.display()
+        ))
+    })?;
+    authority(text.trim())
+}
+
+/// `host:port` of `http://host[:port][/]` or of `host:port`.
+pub(super) fn authority(url: &str) -> Result<String, CliError> {
+    let refuse = |what: &str| CliError::usage(format!("admin URL {url:?} {what}; write http://HOST:PORT"));
+    let rest = match url.split_once("://") {
+        Some(("http", rest)) => rest,
+        Some(_) => return Err(refuse("is not plain http")),
+        None => url,
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '?' | '#' | '@');
+    if rest.is_empty() || rest.contains(odd) {
+        return Err(refuse("is not a host and a port"));
+    }
+    let after_host = rest.rsplit_once(']').map_or(rest, |(_, after)| after);
+    match after_host.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => Ok(rest.to_owned()),
+        Some(_) => Err(refuse("has no valid port")),
+        None => Ok(format!("{rest}:{PORT_DEFAULT}")),
+    }
+}
+
+/// Percent-encodes everything but RFC 3986's unreserved characters.
+pub(super) fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    // A path segment of dots only would be resolved away on the way.
+    match encoded.as_str() {
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        _ => encoded,
+    }
+}
+
+/// `?a=b&c=d` of the parameters that are set.
+pub(super) fn query(parameters: &[(&str, Option<String>)]) -> String {
+    let set =
+        parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode(value.as_deref()?))));
+    let joined = set.collect::<Vec<_>>().join("&");
+    if joined.is_empty() { joined } else { format!("?{joined}") }
+}

@@ -1,0 +1,49 @@
+//! The log: to stderr, as text or JSON, with a level that SIGHUP can change.
+
+use std::io::IsTerminal as _;
+use std::sync::OnceLock;
+
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::config::{Log, LogFormat, LogLevel};
+
+/// The process has one log, so it has one level.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
+/// Starts logging. A second call changes nothing but the level.
+pub fn init(log: &Log) {
+    let (filter, handle) = reload::Layer::new(level_filter(log.level));
+    let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let layer = match log.format {
+        LogFormat::Text => text.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => text.json().boxed(),
+    };
+    if tracing_subscriber::registry().with(filter).with(layer).try_init().is_ok() {
+        let _ = LEVEL.set(handle);
+    } else {
+        set_level(log.level);
+    }
+}
+
+/// Changes the level of the running log.
+pub fn set_level(level: LogLevel) {
+    if let Some(handle) = LEVEL.get() {
+        // Fails only when the subscriber is gone, and with it the log.
+        let _ = handle.reload(level_filter(level));
+    }
+}
+
+fn level_filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}

@@ -1,0 +1,214 @@
+//! The command line of `exactmq`. Names of commands and flags, and the exit codes, are contracts.
+//!
+//! 0 ok, 1 failed, 2 usage, 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
+
+pub mod announce;
+mod error;
+mod http;
+pub mod logging;
+mod node;
+mod output;
+mod session;
+mod user;
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Loaded, Sources};
+use error::CliError;
+use output::{print, print_json};
+
+/// An MQTT 3.1.1 and 5 broker with exact-owner sessions.
+#[derive(Debug, Parser)]
+#[command(name = "exactmq", version, args_conflicts_with_subcommands = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a node (the default command)
+    Serve(ServeArgs),
+    /// List, show and end sessions
+    #[command(subcommand)]
+    Session(session::Command),
+    /// List and show nodes
+    #[command(subcommand)]
+    Node(node::Command),
+    /// Add and remove users of the password file
+    #[command(subcommand)]
+    User(user::Command),
+    /// Check a configuration and print every value with its origin
+    CheckConfig {
+        #[command(flatten)]
+        serve: ServeArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the version
+    Version {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone, Default, Args)]
+struct ServeArgs {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Directory of everything that must survive a restart [default: ./exactmq-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Address of the listener `mqtt` [default: 127.0.0.1:1883]
+    #[arg(long, value_name = "ADDR")]
+    mqtt: Option<String>,
+    /// Address of the admin API, or "off" [default: 127.0.0.1:9883]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Identity of this node in its cluster [default: 1]
+    #[arg(long, value_name = "N")]
+    node_id: Option<String>,
+    /// Any configuration key, for example session.receive_maximum=20; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.trim().to_owned(), value.to_owned()))
+}
+
+impl ServeArgs {
+    fn sources(&self) -> Sources {
+        let mut flags: Vec<(String, String, String)> =
+            self.set.iter().map(|(key, value)| ("--set".to_owned(), key.clone(), value.clone())).collect();
+        let named = [
+            ("--data-dir", "node.data_dir", &self.data_dir),
+            ("--mqtt", "listener.mqtt.address", &self.mqtt),
+            ("--admin", "admin.address", &self.admin),
+            ("--node-id", "node.id", &self.node_id),
+        ];
+        for (flag, key, value) in named {
+            flags.extend(value.iter().map(|value| (flag.to_owned(), key.to_owned(), value.clone())));
+        }
+        // A variable that is not UTF-8 cannot be a value of ours; its lossy form is refused by its key.
+        let environment = std::env::vars_os().map(|(name, value)| (lossy(&name), lossy(&value))).collect();
+        Sources { file: self.config.clone(), environment, flags }
+    }
+
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        Config::load(&self.sources())
+    }
+}
+
+fn lossy(text: &OsString) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+/// Parses the arguments of this process and does what they say. `serve` runs the node until it is told to stop; it also gets the
+/// way to read the configuration again on SIGHUP.
+pub fn run<E: Display>(serve: impl FnOnce(Config, Reread) -> Result<(), E>) -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout with 0, faults to stderr with 2. A closed pipe is no reason to panic.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { CliError::USAGE } else { 0 });
+        }
+    };
+    let done = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(args) => run_node(&args, serve),
+        Command::Session(command) => session::run(command),
+        Command::Node(command) => node::run(command),
+        Command::User(command) => user::run(command),
+        Command::CheckConfig { serve, json } => check_config(&serve, json),
+        Command::Version { json } => {
+            version(json);
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("exactmq: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Reads the configuration again from where it came from at the start.
+#[derive(Debug, Clone)]
+pub struct Reread {
+    sources: Sources,
+}
+
+impl Reread {
+    /// # Errors
+    /// As [`Config::load`]; the running configuration then stays.
+    pub fn load(&self) -> Result<Loaded, ConfigError> {
+        Config::load(&self.sources)
+    }
+}
+
+fn run_node<E: Display>(
+    args: &ServeArgs,
+    serve: impl FnOnce(Config, Reread) -> Result<(), E>,
+) -> Result<(), CliError> {
+    let sources = args.sources();
+    let loaded = Config::load(&sources).map_err(|error| CliError::failed(&error))?;
+    logging::init(&loaded.config.log);
+    for warning in &loaded.warnings {
+        tracing::warn!(origin = %warning.origin, "{}", warning.message);
+    }
+    serve(loaded.config, Reread { sources }).map_err(|error| CliError::failed(&error))
+}
+
+fn check_config(args: &ServeArgs, json: bool) -> Result<(), CliError> {
+    let loaded = args.load();
+    if json {
+        print_json(&output::config(&loaded));
+        return loaded.map(drop).map_err(|_| CliError::failed(&"the configuration is not valid"));
+    }
+    print(&loaded.map_err(|error| CliError::failed(&error))?.report());
+    Ok(())
+}
+
+fn version(json: bool) {
+    let version = env!("CARGO_PKG_VERSION");
+    if json {
+        print_json(&serde_json::json!({ "name": "exactmq", "version": version }));
+    } else {
+        print(&format!("exactmq {version}\n"));
+    }
+}
+
+/// How an operator command finds the node.
+#[derive(Debug, Clone, Args)]
+struct Remote {
+    /// URL of the admin API [default: as DIR/admin.address says]
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
+    /// File with the token of the admin API [default: DIR/admin.token]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Data directory of the node on this machine
+    #[arg(long, value_name = "DIR", env = "EXACTMQ_NODE_DATA_DIR", default_value = "./exactmq-data")]
+    data_dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[cfg(test)]
+mod cli_test;

@@ -1,0 +1,321 @@
+//! What the broker counts, and how it is counted without costing the hot path anything.
+//!
+//! Each worker writes its own cache-padded shard with plain relaxed loads and stores: one writer a shard, so no locked
+//! instruction and no shared cache line. A registry of named handles (the `metrics` crate) would pay an atomic
+//! read-modify-write on a line that all workers share for every packet, a hash for every look-up, and could not promise
+//! that all series exist at zero. Rendering sums the shards; it may see a count of one family before that of another.
+
+mod labels;
+mod render;
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use labels::{
+    AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, IsolationOutcome,
+    OwnerState, PacketType, ProtocolLabel, QosLabel, RaftState, SessionLabel, SweepEvent, TakeoverOutcome,
+    WillEvent, WillState,
+};
+
+/// Upper bounds of the histogram buckets, nanoseconds; one more bucket has no bound.
+pub const BUCKETS_NS: [u64; 16] = [
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+];
+
+/// All series of one node.
+#[derive(Debug)]
+pub struct Metrics {
+    /// One a worker, then the one that all other threads share.
+    shards: Box<[Shard]>,
+    taken: Box<[AtomicBool]>,
+    gauges: Gauges,
+    raft: Box<[[AtomicU64; RaftState::COUNT]]>,
+}
+
+#[derive(Debug, Default)]
+struct Histogram {
+    /// Not cumulative; the last one is above all bounds.
+    buckets: [AtomicU64; BUCKETS_NS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+type Counters<const N: usize> = [AtomicU64; N];
+
+/// 128 bytes: two lines, since neighbouring lines are fetched in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard {
+    packets: [Counters<{ PacketType::COUNT }>; Direction::COUNT],
+    packet_bytes: [Counters<{ PacketType::COUNT }>; Direction::COUNT],
+    messages: [Counters<{ QosLabel::COUNT }>; Direction::COUNT],
+    dropped: Counters<{ DropReason::COUNT }>,
+    opened: Counters<{ ProtocolLabel::COUNT }>,
+    closed: Counters<{ ProtocolLabel::COUNT }>,
+    close_reasons: Counters<{ CloseReason::COUNT }>,
+    connects: Counters<{ ConnectOutcome::COUNT }>,
+    auth: Counters<{ AuthOutcome::COUNT }>,
+    ends: Counters<{ EndOutcome::COUNT }>,
+    wills: Counters<{ WillEvent::COUNT }>,
+    sweeps: Counters<{ SweepEvent::COUNT }>,
+    takeovers: [Histogram; TakeoverOutcome::COUNT],
+    isolations: [Histogram; IsolationOutcome::COUNT],
+    commits: Histogram,
+    fsyncs: Histogram,
+    busy_ns: AtomicU64,
+    mailbox_depth: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Gauges {
+    owners: Counters<{ OwnerState::COUNT }>,
+    sessions: Counters<{ SessionLabel::COUNT }>,
+    wills: Counters<{ WillState::COUNT }>,
+    subscriptions: AtomicU64,
+    retained: AtomicU64,
+    inbox_messages: AtomicU64,
+    inbox_bytes: AtomicU64,
+    messages_stored: AtomicU64,
+    messages_resident_bytes: AtomicU64,
+}
+
+impl Metrics {
+    /// All series at zero, for so many workers and replication groups.
+    #[must_use]
+    pub fn new(workers: usize, groups: usize) -> Arc<Self> {
+        Arc::new(Self {
+            shards: (0..=workers).map(|_| Shard::default()).collect(),
+            taken: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            gauges: Gauges::default(),
+            raft: (0..groups).map(|_| Default::default()).collect(),
+        })
+    }
+
+    /// The recorder of worker `index`; `None` when there is no such worker or its recorder was taken before.
+    #[must_use]
+    pub fn worker(self: &Arc<Self>, index: usize) -> Option<WorkerRecorder> {
+        let free = !self.taken.get(index)?.swap(true, Ordering::Relaxed);
+        free.then(|| Recorder { metrics: Arc::clone(self), shard: index, writer: PhantomData })
+    }
+
+    /// The recorder of everything that is not a worker; cheap to clone, safe on any thread.
+    #[must_use]
+    pub fn control(self: &Arc<Self>) -> ControlRecorder {
+        Recorder { metrics: Arc::clone(self), shard: self.shards.len() - 1, writer: PhantomData }
+    }
+
+    /// The owner registry, as last sampled.
+    pub fn set_owners(&self, sample: &session::owner::Snapshot) {
+        let values = [
+            (OwnerState::Held, sample.held),
+            (OwnerState::Pending, sample.pending),
+            (OwnerState::Active, sample.active),
+            (OwnerState::Closing, sample.closing),
+            (OwnerState::Operations, sample.operations),
+            (OwnerState::Deadlines, sample.deadlines),
+            (OwnerState::Uncertain, sample.uncertain),
+        ];
+        for (state, value) in values {
+            self.gauges.owners[state as usize].store(value as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// The totals over all groups, as last sampled.
+    pub fn set_store(&self, total: &session::lifecycle::GroupStat) {
+        let gauges = &self.gauges;
+        let values = [
+            (&gauges.sessions[SessionLabel::Active as usize], total.sessions_active),
+            (&gauges.sessions[SessionLabel::Offline as usize], total.sessions_offline),
+            (&gauges.sessions[SessionLabel::Ended as usize], total.sessions_ended),
+            (&gauges.wills[WillState::Armed as usize], total.wills_armed),
+            (&gauges.wills[WillState::Waiting as usize], total.wills_waiting),
+            (&gauges.wills[WillState::Ready as usize], total.wills_ready),
+            (&gauges.retained, total.retained),
+            (&gauges.inbox_messages, total.inbox_messages),
+            (&gauges.inbox_bytes, total.inbox_bytes),
+            (&gauges.messages_stored, total.messages_stored),
+            (&gauges.messages_resident_bytes, total.messages_resident_bytes),
+        ];
+        for (gauge, value) in values {
+            gauge.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Subscriptions in the routing index, as last sampled.
+    pub fn set_subscriptions(&self, subscriptions: u64) {
+        self.gauges.subscriptions.store(subscriptions, Ordering::Relaxed);
+    }
+
+    /// The role of this node in a group; a group that does not exist is ignored.
+    pub fn set_raft_state(&self, group: usize, state: RaftState) {
+        let Some(cells) = self.raft.get(group) else { return };
+        for label in RaftState::ALL {
+            cells[*label as usize].store(u64::from(*label == state), Ordering::Relaxed);
+        }
+    }
+
+    /// Prometheus text format 0.0.4, every series present.
+    #[must_use]
+    pub fn render(&self) -> String {
+        render::render(self)
+    }
+}
+
+/// How a recorder adds; see [`Exclusive`] and [`Shared`].
+pub trait Writer {
+    #[doc(hidden)]
+    fn add(cell: &AtomicU64, n: u64);
+}
+
+/// One thread writes the shard: a load and a store, no locked instruction. Not `Sync`, and handed out once a worker.
+#[derive(Debug)]
+pub struct Exclusive(PhantomData<Cell<()>>);
+
+/// Many threads write the shard.
+#[derive(Debug)]
+pub struct Shared;
+
+impl Writer for Exclusive {
+    #[inline]
+    fn add(cell: &AtomicU64, n: u64) {
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+impl Writer for Shared {
+    #[inline]
+    fn add(cell: &AtomicU64, n: u64) {
+        cell.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Counts into one shard.
+#[derive(Debug)]
+pub struct Recorder<W> {
+    metrics: Arc<Metrics>,
+    shard: usize,
+    writer: PhantomData<W>,
+}
+
+/// For the hot path of one worker.
+pub type WorkerRecorder = Recorder<Exclusive>;
+/// For the control runtime and everything else.
+pub type ControlRecorder = Recorder<Shared>;
+
+impl Clone for ControlRecorder {
+    fn clone(&self) -> Self {
+        Self { metrics: Arc::clone(&self.metrics), shard: self.shard, writer: PhantomData }
+    }
+}
+
+impl<W: Writer> Recorder<W> {
+    #[inline]
+    fn shard(&self) -> &Shard {
+        &self.metrics.shards[self.shard]
+    }
+
+    /// `count` packets of one type with `bytes` in all, fixed headers included.
+    #[inline]
+    pub fn packets(&self, direction: Direction, kind: PacketType, count: u64, bytes: u64) {
+        let shard = self.shard();
+        W::add(&shard.packets[direction as usize][kind as usize], count);
+        W::add(&shard.packet_bytes[direction as usize][kind as usize], bytes);
+    }
+
+    /// Application messages: taken from publishers (`In`), handed to subscribers (`Out`).
+    #[inline]
+    pub fn messages(&self, direction: Direction, qos: QosLabel, count: u64) {
+        W::add(&self.shard().messages[direction as usize][qos as usize], count);
+    }
+
+    #[inline]
+    pub fn dropped(&self, reason: DropReason, count: u64) {
+        W::add(&self.shard().dropped[reason as usize], count);
+    }
+
+    pub fn connection_opened(&self, protocol: ProtocolLabel) {
+        W::add(&self.shard().opened[protocol as usize], 1);
+    }
+
+    /// Call it once for each `connection_opened`, on any recorder.
+    pub fn connection_closed(&self, protocol: ProtocolLabel, reason: CloseReason) {
+        W::add(&self.shard().closed[protocol as usize], 1);
+        W::add(&self.shard().close_reasons[reason as usize], 1);
+    }
+
+    pub fn connect(&self, outcome: ConnectOutcome) {
+        W::add(&self.shard().connects[outcome as usize], 1);
+    }
+
+    pub fn auth(&self, outcome: AuthOutcome) {
+        W::add(&self.shard().auth[outcome as usize], 1);
+    }
+
+    pub fn end(&self, outcome: EndOutcome) {
+        W::add(&self.shard().ends[outcome as usize], 1);
+    }
+
+    pub fn will(&self, event: WillEvent) {
+        W::add(&self.shard().wills[event as usize], 1);
+    }
+
+    pub fn sweep(&self, event: SweepEvent, count: u64) {
+        W::add(&self.shard().sweeps[event as usize], count);
+    }
+
+    /// From the CONNECT that met an active owner to its answer.
+    pub fn takeover(&self, outcome: TakeoverOutcome, elapsed_ns: u64) {
+        Self::observe(&self.shard().takeovers[outcome as usize], elapsed_ns);
+    }
+
+    /// From the fence to the proof, or to giving up.
+    pub fn isolation(&self, outcome: IsolationOutcome, elapsed_ns: u64) {
+        Self::observe(&self.shard().isolations[outcome as usize], elapsed_ns);
+    }
+
+    /// From the proposal to the reply.
+    pub fn commit(&self, elapsed_ns: u64) {
+        Self::observe(&self.shard().commits, elapsed_ns);
+    }
+
+    pub fn fsync(&self, elapsed_ns: u64) {
+        Self::observe(&self.shard().fsyncs, elapsed_ns);
+    }
+
+    /// Time for which the thread did work rather than wait for it.
+    #[inline]
+    pub fn busy(&self, elapsed_ns: u64) {
+        W::add(&self.shard().busy_ns, elapsed_ns);
+    }
+
+    /// Entries that wait in this worker's mailbox.
+    #[inline]
+    pub fn set_mailbox_depth(&self, depth: u64) {
+        self.shard().mailbox_depth.store(depth, Ordering::Relaxed);
+    }
+
+    fn observe(histogram: &Histogram, elapsed_ns: u64) {
+        let bucket = BUCKETS_NS.partition_point(|bound| *bound < elapsed_ns);
+        W::add(&histogram.buckets[bucket], 1);
+        W::add(&histogram.sum_ns, elapsed_ns);
+    }
+}
+
+#[cfg(test)]
+mod metrics_test;

@@ -1,0 +1,155 @@
+//! Every label of every series: closed sets, so that no identity, topic or error text can become one (owner spec §13).
+
+/// Declares a closed label set.
+macro_rules! labels {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)? })+) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$variant_meta])* $variant),+ }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Value of the label.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl Label for $name {
+            fn words() -> impl Iterator<Item = &'static str> {
+                Self::ALL.iter().map(|label| label.word())
+            }
+        }
+    )+};
+}
+
+/// A closed set of label values, in the order of the discriminants.
+pub(super) trait Label {
+    fn words() -> impl Iterator<Item = &'static str>;
+}
+
+labels! {
+    Direction { In = "in", Out = "out" }
+
+    /// MQTT control packets (MQTT 5 §2.1.2).
+    PacketType {
+        Connect = "connect", ConnAck = "connack", Publish = "publish", PubAck = "puback", PubRec = "pubrec",
+        PubRel = "pubrel", PubComp = "pubcomp", Subscribe = "subscribe", SubAck = "suback",
+        Unsubscribe = "unsubscribe", UnsubAck = "unsuback", PingReq = "pingreq", PingResp = "pingresp",
+        Disconnect = "disconnect", Auth = "auth",
+    }
+
+    QosLabel { Zero = "0", One = "1", Two = "2" }
+
+    ProtocolLabel { Tcp = "tcp", Tls = "tls", Ws = "ws", Wss = "wss" }
+
+    /// Why a connection ended.
+    CloseReason {
+        /// DISCONNECT 0x00.
+        Normal = "normal",
+        /// DISCONNECT 0x04.
+        WithWill = "with_will",
+        /// End of stream or reset.
+        Lost = "lost",
+        KeepAlive = "keep_alive",
+        /// No complete CONNECT in time.
+        ConnectTimeout = "connect_timeout",
+        /// Refused with a CONNACK.
+        Refused = "refused",
+        ProtocolError = "protocol_error",
+        Takeover = "takeover",
+        Ended = "ended",
+        /// The lease of this boot or of the owner was lost.
+        Fenced = "fenced",
+        Quota = "quota",
+        Shutdown = "shutdown",
+    }
+
+    /// Why a message did not reach a subscriber, or was not taken from a publisher.
+    DropReason {
+        OutboxFull = "outbox_full",
+        InboxMessages = "inbox_messages",
+        InboxBytes = "inbox_bytes",
+        Expired = "expired",
+        /// Larger than the client's Maximum Packet Size.
+        TooLarge = "too_large",
+        NotAuthorized = "not_authorized",
+        /// QoS 0 for a durable session that is offline.
+        Offline = "offline",
+        MailboxFull = "mailbox_full",
+        Retained = "retained",
+        NoQuorum = "no_quorum",
+    }
+
+    /// How a CONNECT was answered.
+    ConnectOutcome {
+        New = "new", Resumed = "resumed", BadCredentials = "bad_credentials", NotAuthorized = "not_authorized",
+        Binding = "binding", Invalid = "invalid", Limit = "limit", Unproved = "unproved", Unavailable = "unavailable",
+        Deadline = "deadline", Stopped = "stopped", Conflict = "conflict",
+    }
+
+    /// How a CONNECT that met an active owner went.
+    TakeoverOutcome { Done = "done", Conflict = "conflict", Unproved = "unproved", Deadline = "deadline", Failed = "failed" }
+
+    /// Whether an owner was proved to have stopped.
+    IsolationOutcome { Proved = "proved", Unknown = "unknown", Close = "close", Deadline = "deadline", Invalid = "invalid" }
+
+    /// What `End` answered.
+    EndOutcome {
+        Ended = "ended", NotFound = "not_found", Fenced = "fenced", Unproved = "unproved", Close = "close",
+        Deadline = "deadline", Invalid = "invalid", Unavailable = "unavailable",
+    }
+
+    WillEvent { Published = "published", Rejected = "rejected", Cancelled = "cancelled", Retried = "retried" }
+
+    /// Wills that are not yet settled.
+    WillState { Armed = "armed", Waiting = "waiting", Ready = "ready" }
+
+    AuthOutcome {
+        Password = "password", Cached = "cached", Certificate = "certificate", Anonymous = "anonymous",
+        Denied = "denied", Busy = "busy",
+    }
+
+    SweepEvent { Turns = "turns", Visited = "visited", Failures = "failures" }
+
+    OwnerState {
+        Held = "held", Pending = "pending", Active = "active", Closing = "closing", Operations = "operations",
+        Deadlines = "deadlines", Uncertain = "uncertain",
+    }
+
+    SessionLabel { Active = "active", Offline = "offline", Ended = "ended" }
+
+    RaftState { Leader = "leader", Follower = "follower", Candidate = "candidate", Learner = "learner", Down = "down" }
+}
+
+impl PacketType {
+    /// From the packet type of a fixed header, 1 to 15; `None` for 0.
+    #[must_use]
+    pub const fn from_wire(kind: u8) -> Option<Self> {
+        if kind == 0 || kind as usize > Self::COUNT { None } else { Some(Self::ALL[kind as usize - 1]) }
+    }
+}
+
+impl From<session::message::QoS> for QosLabel {
+    fn from(qos: session::message::QoS) -> Self {
+        match qos {
+            session::message::QoS::AtMostOnce => Self::Zero,
+            session::message::QoS::AtLeastOnce => Self::One,
+            session::message::QoS::ExactlyOnce => Self::Two,
+        }
+    }
+}
+
+impl From<crate::config::Protocol> for ProtocolLabel {
+    fn from(protocol: crate::config::Protocol) -> Self {
+        match protocol {
+            crate::config::Protocol::Tcp => Self::Tcp,
+            crate::config::Protocol::Tls => Self::Tls,
+            crate::config::Protocol::Ws => Self::Ws,
+            crate::config::Protocol::Wss => Self::Wss,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Promises of the metrics page: closed sets, all series present at zero, nothing lost between shards.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn series(page: &str) -> BTreeMap<&str, &str> {
+    page.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.rsplit_once(' ').expect("name value"))
+        .collect()
+}
+
+/// Owner spec §13.
+#[test]
+fn all_series_exist_at_zero_and_stay_the_same_set() {
+    let metrics = Metrics::new(2, 4);
+    let page = metrics.render();
+    let before = series(&page);
+    assert!(before.values().all(|value| *value == "0"), "{page}");
+    assert!(before.keys().all(|name| name.starts_with("exactmq_")));
+    for name in [
+        "exactmq_owner_sweep_total{event=\"turns\"}",
+        "exactmq_owner_work{state=\"uncertain\"}",
+        "exactmq_raft_state{group=\"3\",state=\"leader\"}",
+        "exactmq_worker_busy_seconds_total{worker=\"1\"}",
+        "exactmq_messages_dropped_total{reason=\"outbox_full\"}",
+        "exactmq_takeover_seconds_bucket{outcome=\"done\",le=\"+Inf\"}",
+        "exactmq_fsync_seconds_count",
+    ] {
+        assert!(before.contains_key(name), "{name} is missing");
+    }
+    record_everything(&metrics.worker(0).expect("free"));
+    record_everything(&metrics.control());
+    let page = metrics.render();
+    assert_eq!(before.keys().collect::<Vec<_>>(), series(&page).keys().collect::<Vec<_>>());
+}
+
+fn record_everything<W: Writer>(recorder: &Recorder<W>) {
+    for direction in Direction::ALL {
+        PacketType::ALL.iter().for_each(|kind| recorder.packets(*direction, *kind, 1, 2));
+        QosLabel::ALL.iter().for_each(|qos| recorder.messages(*direction, *qos, 1));
+    }
+    DropReason::ALL.iter().for_each(|reason| recorder.dropped(*reason, 1));
+    ProtocolLabel::ALL.iter().for_each(|protocol| recorder.connection_opened(*protocol));
+    CloseReason::ALL.iter().for_each(|reason| recorder.connection_closed(ProtocolLabel::Tcp, *reason));
+    ConnectOutcome::ALL.iter().for_each(|outcome| recorder.connect(*outcome));
+    AuthOutcome::ALL.iter().for_each(|outcome| recorder.auth(*outcome));
+    EndOutcome::ALL.iter().for_each(|outcome| recorder.end(*outcome));
+    WillEvent::ALL.iter().for_each(|event| recorder.will(*event));
+    SweepEvent::ALL.iter().for_each(|event| recorder.sweep(*event, 1));
+    TakeoverOutcome::ALL.iter().for_each(|outcome| recorder.takeover(*outcome, 1));
+    IsolationOutcome::ALL.iter().for_each(|outcome| recorder.isolation(*outcome, 1));
+    recorder.commit(1);
+    recorder.fsync(1);
+    recorder.busy(1);
+}
+
+#[test]
+fn the_page_has_a_type_for_every_family_and_no_family_twice() {
+    let page = Metrics::new(1, 1).render();
+    let types: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let unique: std::collections::BTreeSet<_> = types.iter().collect();
+    assert_eq!(unique.len(), types.len());
+    for name in series(&page).keys() {
+        let family = name.split('{').next().expect("a name");
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| family.strip_suffix(suffix));
+        assert!(types.contains(&family) || base.is_some_and(|base| types.contains(&base)), "{family}");
+    }
+}
+
+#[test]
+fn counts_of_all_threads_add_up() {
+    let metrics = Metrics::new(2, 1);
+    std::thread::scope(|scope| {
+        for index in 0..2 {
+            let recorder = metrics.worker(index).expect("free");
+            scope.spawn(move || (0..10_000).for_each(|_| recorder.messages(Direction::In, QosLabel::One, 1)));
+            let control = metrics.control();
+            scope.spawn(move || (0..10_000).for_each(|_| control.messages(Direction::In, QosLabel::One, 1)));
+        }
+    });
+    let page = metrics.render();
+    assert_eq!(series(&page)["exactmq_messages_total{direction=\"in\",qos=\"1\"}"], "40000");
+}
+
+#[test]
+fn a_worker_recorder_is_handed_out_once() {
+    let metrics = Metrics::new(1, 1);
+    assert!(metrics.worker(0).is_some());
+    assert!(metrics.worker(0).is_none() && metrics.worker(1).is_none());
+}
+
+#[test]
+fn a_histogram_is_cumulative_and_bounds_are_inclusive() {
+    let metrics = Metrics::new(1, 1);
+    let control = metrics.control();
+    [1, 50_000, 50_001, 6_000_000_000].iter().for_each(|ns| control.commit(*ns));
+    let page = metrics.render();
+    let series = series(&page);
+    assert_eq!(series["exactmq_commit_seconds_bucket{le=\"0.00005\"}"], "2");
+    assert_eq!(series["exactmq_commit_seconds_bucket{le=\"0.0001\"}"], "3");
+    assert_eq!(series["exactmq_commit_seconds_bucket{le=\"5\"}"], "3");
+    assert_eq!(series["exactmq_commit_seconds_bucket{le=\"+Inf\"}"], "4");
+    assert_eq!(series["exactmq_commit_seconds_sum"], "6.000100002");
+    assert_eq!(series["exactmq_commit_seconds_count"], "4");
+}
+
+#[test]
+fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
+    let metrics = Metrics::new(1, 1);
+    let (worker, control) = (metrics.worker(0).expect("free"), metrics.control());
+    (0..3).for_each(|_| worker.connection_opened(ProtocolLabel::Tls));
+    control.connection_closed(ProtocolLabel::Tls, CloseReason::KeepAlive);
+    metrics.set_raft_state(0, RaftState::Candidate);
+    metrics.set_raft_state(0, RaftState::Leader);
+    metrics.set_raft_state(9, RaftState::Leader);
+    let page = metrics.render();
+    let series = series(&page);
+    assert_eq!(series["exactmq_connections{protocol=\"tls\"}"], "2");
+    assert_eq!(series["exactmq_connections_closed_total{reason=\"keep_alive\"}"], "1");
+    assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"leader\"}"], "1");
+    assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"candidate\"}"], "0");
+}
+
+#[test]
+fn packet_types_follow_the_wire() {
+    assert_eq!(PacketType::from_wire(0), None);
+    assert_eq!(PacketType::from_wire(1), Some(PacketType::Connect));
+    assert_eq!(PacketType::from_wire(12), Some(PacketType::PingReq));
+    assert_eq!(PacketType::from_wire(15), Some(PacketType::Auth));
+    assert_eq!(PacketType::from_wire(16), None);
+}

@@ -1,0 +1,263 @@
+//! The Prometheus page: sums over the shards, every label value of every family.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::labels::Label;
+use super::{
+    AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
+    IsolationOutcome, Metrics, OwnerState, PacketType, ProtocolLabel, QosLabel, RaftState, SessionLabel,
+    Shard, SweepEvent, TakeoverOutcome, WillEvent, WillState,
+};
+
+const BYTES_EXPECTED: usize = 32 << 10;
+
+pub(super) fn render(metrics: &Metrics) -> String {
+    let mut page = Page { text: String::with_capacity(BYTES_EXPECTED), metrics };
+    page.traffic();
+    page.connections();
+    page.ownership();
+    page.store();
+    page.workers();
+    page.text
+}
+
+struct Page<'a> {
+    text: String,
+    metrics: &'a Metrics,
+}
+
+impl Page<'_> {
+    fn traffic(&mut self) {
+        self.directed::<PacketType>("exactmq_packets_total", "MQTT packets.", "type", |shard, d, t| {
+            &shard.packets[d][t]
+        });
+        self.directed::<PacketType>(
+            "exactmq_packet_bytes_total",
+            "Bytes of MQTT packets.",
+            "type",
+            |shard, d, t| &shard.packet_bytes[d][t],
+        );
+        self.directed::<QosLabel>(
+            "exactmq_messages_total",
+            "Messages from publishers and to subscribers.",
+            "qos",
+            |shard, d, q| &shard.messages[d][q],
+        );
+        self.counter::<DropReason>(
+            "exactmq_messages_dropped_total",
+            "Messages dropped.",
+            "reason",
+            |shard, i| &shard.dropped[i],
+        );
+    }
+
+    fn connections(&mut self) {
+        self.head("exactmq_connections", "Open connections.", "gauge");
+        for (index, word) in ProtocolLabel::words().enumerate() {
+            // A close on another shard may be summed before its open.
+            let open =
+                self.sum(|shard| &shard.opened[index]).saturating_sub(self.sum(|shard| &shard.closed[index]));
+            self.line(format_args!("exactmq_connections{{protocol=\"{word}\"}} {open}"));
+        }
+        self.counter::<ProtocolLabel>(
+            "exactmq_connections_opened_total",
+            "Connections accepted.",
+            "protocol",
+            |shard, i| &shard.opened[i],
+        );
+        self.counter::<CloseReason>(
+            "exactmq_connections_closed_total",
+            "Connections closed.",
+            "reason",
+            |shard, i| &shard.close_reasons[i],
+        );
+        self.counter::<ConnectOutcome>(
+            "exactmq_connects_total",
+            "Answers to CONNECT.",
+            "outcome",
+            |shard, i| &shard.connects[i],
+        );
+        self.counter::<AuthOutcome>(
+            "exactmq_authentications_total",
+            "Authentications.",
+            "outcome",
+            |shard, i| &shard.auth[i],
+        );
+    }
+
+    fn ownership(&mut self) {
+        self.counter::<SweepEvent>(
+            "exactmq_owner_sweep_total",
+            "Work of the owner sweeper.",
+            "event",
+            |shard, i| &shard.sweeps[i],
+        );
+        self.gauges::<OwnerState>(
+            "exactmq_owner_work",
+            "The owner registry.",
+            "state",
+            &self.metrics.gauges.owners,
+        );
+        self.counter::<EndOutcome>("exactmq_end_total", "Results of End.", "outcome", |shard, i| {
+            &shard.ends[i]
+        });
+        self.histogram::<TakeoverOutcome>(
+            "exactmq_takeover_seconds",
+            "CONNECT that met an active owner, until answered.",
+            |shard, i| &shard.takeovers[i],
+        );
+        self.histogram::<IsolationOutcome>(
+            "exactmq_isolation_seconds",
+            "Isolation of an owner.",
+            |shard, i| &shard.isolations[i],
+        );
+        self.gauges::<WillState>(
+            "exactmq_will_backlog",
+            "Wills that are not settled.",
+            "state",
+            &self.metrics.gauges.wills,
+        );
+        self.counter::<WillEvent>("exactmq_will_total", "What became of Wills.", "event", |shard, i| {
+            &shard.wills[i]
+        });
+    }
+
+    fn store(&mut self) {
+        let metrics = self.metrics;
+        let gauges = &metrics.gauges;
+        self.gauges::<SessionLabel>("exactmq_sessions", "Session rows.", "state", &gauges.sessions);
+        let single = [
+            ("exactmq_subscriptions", "Subscriptions in the routing index.", &gauges.subscriptions),
+            ("exactmq_retained_messages", "Retained messages.", &gauges.retained),
+            ("exactmq_inbox_messages", "Messages queued for durable sessions.", &gauges.inbox_messages),
+            ("exactmq_inbox_bytes", "Bytes queued for durable sessions.", &gauges.inbox_bytes),
+            ("exactmq_messages_stored", "Message bodies stored, each once.", &gauges.messages_stored),
+            (
+                "exactmq_messages_resident_bytes",
+                "Bytes of message bodies in memory.",
+                &gauges.messages_resident_bytes,
+            ),
+        ];
+        for (name, help, gauge) in single {
+            self.head(name, help, "gauge");
+            self.line(format_args!("{name} {}", gauge.load(Ordering::Relaxed)));
+        }
+        self.single_histogram("exactmq_commit_seconds", "From proposal to reply.", |shard| &shard.commits);
+        self.single_histogram("exactmq_fsync_seconds", "Fsync of the log.", |shard| &shard.fsyncs);
+        self.head("exactmq_raft_state", "1 for the role of this node in a group.", "gauge");
+        for (group, cells) in metrics.raft.iter().enumerate() {
+            for (index, word) in RaftState::words().enumerate() {
+                let value = cells[index].load(Ordering::Relaxed);
+                self.line(format_args!("exactmq_raft_state{{group=\"{group}\",state=\"{word}\"}} {value}"));
+            }
+        }
+    }
+
+    fn workers(&mut self) {
+        let workers = &self.metrics.shards[..self.metrics.shards.len() - 1];
+        self.head("exactmq_worker_busy_seconds_total", "Time for which a worker did work.", "counter");
+        for (index, shard) in workers.iter().enumerate() {
+            let seconds = Seconds(shard.busy_ns.load(Ordering::Relaxed));
+            self.line(format_args!("exactmq_worker_busy_seconds_total{{worker=\"{index}\"}} {seconds}"));
+        }
+        self.head("exactmq_worker_mailbox_depth", "Entries that wait in a worker's mailbox.", "gauge");
+        for (index, shard) in workers.iter().enumerate() {
+            let depth = shard.mailbox_depth.load(Ordering::Relaxed);
+            self.line(format_args!("exactmq_worker_mailbox_depth{{worker=\"{index}\"}} {depth}"));
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = self.text.write_fmt(line);
+        self.text.push('\n');
+    }
+
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn sum(&self, cell: impl Fn(&Shard) -> &AtomicU64) -> u64 {
+        self.metrics.shards.iter().fold(0, |sum, shard| sum.wrapping_add(cell(shard).load(Ordering::Relaxed)))
+    }
+
+    fn counter<L: Label>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        cell: impl Fn(&Shard, usize) -> &AtomicU64,
+    ) {
+        self.head(name, help, "counter");
+        for (index, word) in L::words().enumerate() {
+            let value = self.sum(|shard| cell(shard, index));
+            self.line(format_args!("{name}{{{label}=\"{word}\"}} {value}"));
+        }
+    }
+
+    fn directed<L: Label>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        cell: impl Fn(&Shard, usize, usize) -> &AtomicU64,
+    ) {
+        self.head(name, help, "counter");
+        for (d, direction) in Direction::words().enumerate() {
+            for (index, word) in L::words().enumerate() {
+                let value = self.sum(|shard| cell(shard, d, index));
+                self.line(format_args!("{name}{{direction=\"{direction}\",{label}=\"{word}\"}} {value}"));
+            }
+        }
+    }
+
+    fn gauges<L: Label>(&mut self, name: &str, help: &str, label: &str, cells: &[AtomicU64]) {
+        self.head(name, help, "gauge");
+        for (cell, word) in cells.iter().zip(L::words()) {
+            self.line(format_args!("{name}{{{label}=\"{word}\"}} {}", cell.load(Ordering::Relaxed)));
+        }
+    }
+
+    fn histogram<L: Label>(&mut self, name: &str, help: &str, of: impl Fn(&Shard, usize) -> &Histogram) {
+        self.head(name, help, "histogram");
+        for (index, word) in L::words().enumerate() {
+            self.histogram_lines(name, &format!("outcome=\"{word}\""), |shard| of(shard, index));
+        }
+    }
+
+    fn single_histogram(&mut self, name: &str, help: &str, of: impl Fn(&Shard) -> &Histogram) {
+        self.head(name, help, "histogram");
+        self.histogram_lines(name, "", of);
+    }
+
+    fn histogram_lines(&mut self, name: &str, labels: &str, of: impl Fn(&Shard) -> &Histogram) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let mut cumulative = 0u64;
+        for (index, bound) in BUCKETS_NS.iter().enumerate() {
+            cumulative += self.sum(|shard| &of(shard).buckets[index]);
+            let bound = Seconds(*bound);
+            self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}"));
+        }
+        cumulative += self.sum(|shard| &of(shard).buckets[BUCKETS_NS.len()]);
+        let sum = Seconds(self.sum(|shard| &of(shard).sum_ns));
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {cumulative}"));
+        self.line(format_args!("{name}_sum{braced} {sum}"));
+        self.line(format_args!("{name}_count{braced} {cumulative}"));
+    }
+}
+
+/// Nanoseconds shown as decimal seconds, exactly.
+struct Seconds(u64);
+
+impl std::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (whole, fraction) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
+        if fraction == 0 {
+            return write!(f, "{whole}");
+        }
+        let digits = format!("{fraction:09}");
+        write!(f, "{whole}.{}", digits.trim_end_matches('0'))
+    }
+}
