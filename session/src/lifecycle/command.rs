@@ -109,6 +109,17 @@ pub enum Command {
     },
     /// Housekeeping: drop expired messages, stamps untouched for a day; bounded work.
     Tidy,
+    /// The consumer wrote everything below `through` to its client, exactly. Proposed ahead of the Connect of a takeover, so that only
+    /// what was written is resent with DUP=1; without it, the whole inbox is taken for written.
+    Sent {
+        session: SessionRef,
+        through: u64,
+    },
+    /// New inbox quotas per session; proposed when the configured ones differ from the stored ones.
+    Quotas {
+        messages: u64,
+        bytes: u64,
+    },
 }
 
 /// CONNECT after isolation of the previous owner (owner spec §7.1 step 10, §5.4 event 2).

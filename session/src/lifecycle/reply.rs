@@ -6,7 +6,8 @@ use super::row::SessionRow;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Applied (or an exact retry of what was applied last: `unchanged`).
+    /// Applied (or an exact retry of what was applied last: `unchanged`). `revision` is that of the row, 0 for commands that
+    /// are outside of any revision (Ack, Retain, Wills, quotas).
     Done { revision: u64, unchanged: bool },
     /// CONNECT, Disconnect and End answer with the row as it stands now.
     Row { row: Box<SessionRow>, unchanged: bool, session_present: bool },

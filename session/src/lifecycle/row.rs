@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::id::{Boot, Key, Owner};
 use crate::message::{Message, QoS};
@@ -54,7 +55,7 @@ pub struct SessionRow {
     pub expiry_sec: u32,
     /// Whether this lifetime has an inbox and stored subscriptions (its expiry was above 0 at some CONNECT).
     pub durable: bool,
-    /// Generation of the referenced Will (Armed or Waiting), 0: none.
+    /// Generation of the referenced Will (Armed or Waiting), 0: none. It is the revision that installed it.
     pub will_generation: u64,
     pub updated_at: Millis,
     pub connected_at: Millis,
@@ -91,7 +92,7 @@ pub enum WillStage {
     Rejected = 7,
 }
 
-/// One Will (owner spec §6.1). Terminal rows are kept until the session row is reclaimed.
+/// One Will (owner spec §6.1). A row is removed when it reaches a terminal stage: its append stamp outlives it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WillRow {
     pub key: Key,
@@ -134,12 +135,30 @@ pub struct InboxStat {
 
 /// Routing key `mqtt-session-v1:` + hex SHA-256 (owner spec §5.1, vector main/client there).
 #[must_use]
-pub fn routing_key(_key: &Key) -> String {
-    unimplemented!()
+pub fn routing_key(key: &Key) -> String {
+    use std::fmt::Write;
+    let mut text = String::from(ROUTING_PREFIX);
+    for byte in routing_digest(key) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// Slot (0 to 255) of a session key: the first byte of its SHA-256.
 #[must_use]
-pub fn slot_of(_key: &Key) -> u16 {
-    unimplemented!()
+pub fn slot_of(key: &Key) -> u16 {
+    u16::from(routing_digest(key)[0])
 }
+
+fn routing_digest(key: &Key) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    hasher.update(ROUTING_PREFIX.as_bytes());
+    for part in [&key.namespace, &key.client_id] {
+        // Identities have at most 1,024 bytes; a longer one would still route the same everywhere.
+        hasher.update((part.len() as u16).to_be_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().into()
+}
+
+const ROUTING_PREFIX: &str = "mqtt-session-v1:";

@@ -1,0 +1,189 @@
+//! Message bodies of the group: each is stored once, counted by its references, in memory or only on disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::message::Message;
+use crate::time::Millis;
+
+/// The table is cut into shards so that growing it never stops `apply` for long.
+const SHARDS: usize = 16;
+/// Dead ids that may wait in the eviction queue before it is swept.
+const DEAD_IDS_MAX: usize = 4_096;
+/// A message body is shorter than this (a packet has at most 256 MiB); the bit above marks "on disk".
+pub(super) const MESSAGE_BYTES_MAX: u32 = 1 << 31;
+
+/// 16 bytes a message beside its body: ten million queued messages must fit in memory.
+#[derive(Debug)]
+struct Stored {
+    body: Option<Arc<Message>>,
+    refs: u32,
+    /// Length of the body; the highest bit says that its row is on disk.
+    len_and_disk: u32,
+}
+
+impl Stored {
+    fn len(&self) -> u64 {
+        u64::from(self.len_and_disk & !MESSAGE_BYTES_MAX)
+    }
+
+    fn on_disk(&self) -> bool {
+        self.len_and_disk & MESSAGE_BYTES_MAX != 0
+    }
+}
+
+/// All messages that an inbox or a retained topic refers to.
+#[derive(Debug)]
+pub(super) struct Messages {
+    shards: Vec<HashMap<u64, Stored, FixedState>>,
+    /// Only messages that expire stand here.
+    expires: HashMap<u64, Millis, FixedState>,
+    /// Id of the next message; replicated, never reused.
+    pub next: u64,
+    /// Created since the last drain.
+    fresh: Vec<u64>,
+    /// Freed since the last drain although on disk.
+    freed: Vec<u64>,
+    /// Resident and on disk, oldest first; may hold dead ids.
+    evictable: VecDeque<u64>,
+    pub resident_bytes: u64,
+    resident: usize,
+    pub stored: u64,
+}
+
+impl Messages {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| HashMap::with_hasher(FixedState::default())).collect(),
+            expires: HashMap::with_hasher(FixedState::default()),
+            next: 1,
+            fresh: Vec::new(),
+            freed: Vec::new(),
+            evictable: VecDeque::new(),
+            resident_bytes: 0,
+            resident: 0,
+            stored: 0,
+        }
+    }
+
+    /// Stores `message` under the next id with `refs` references (at least 1).
+    pub(super) fn insert(&mut self, message: &Message, refs: u32) -> u64 {
+        debug_assert!(refs > 0 && message.len() < MESSAGE_BYTES_MAX as usize);
+        let id = self.next;
+        self.next += 1;
+        let len_and_disk = u32::try_from(message.len()).expect("checked: a body is below 2 GiB");
+        self.resident_bytes += u64::from(len_and_disk);
+        self.resident += 1;
+        self.stored += 1;
+        if let Some(at) = message.expires_at {
+            self.expires.insert(id, at);
+        }
+        self.fresh.push(id);
+        self.shard(id).insert(id, Stored { body: Some(Arc::new(message.clone())), refs, len_and_disk });
+        id
+    }
+
+    /// Drops one reference and returns the length of the body; the last one frees it.
+    pub(super) fn release(&mut self, id: u64) -> u64 {
+        let shard = &mut self.shards[id as usize % SHARDS];
+        let stored = shard.get_mut(&id).expect("an entry refers to a stored message (invariant Q2)");
+        let len = stored.len();
+        stored.refs -= 1;
+        if stored.refs > 0 {
+            return len;
+        }
+        let stored = shard.remove(&id).expect("it was just found");
+        if stored.body.is_some() {
+            self.resident_bytes -= len;
+            self.resident -= 1;
+        }
+        if stored.on_disk() {
+            self.freed.push(id);
+        }
+        self.stored -= 1;
+        if !self.expires.is_empty() {
+            self.expires.remove(&id);
+        }
+        len
+    }
+
+    pub(super) fn body(&self, id: u64) -> Option<&Arc<Message>> {
+        self.shards[id as usize % SHARDS].get(&id)?.body.as_ref()
+    }
+
+    pub(super) fn len(&self, id: u64) -> Option<u64> {
+        self.shards[id as usize % SHARDS].get(&id).map(Stored::len)
+    }
+
+    pub(super) fn refs(&self, id: u64) -> u32 {
+        self.shards[id as usize % SHARDS].get(&id).map_or(0, |stored| stored.refs)
+    }
+
+    pub(super) fn expires_at(&self, id: u64) -> Option<Millis> {
+        self.expires.get(&id).copied()
+    }
+
+    /// Takes a reference that stands in a stored row; the body stays on disk. False when two rows disagree about it.
+    pub(super) fn adopt(&mut self, id: u64, len: u32, expires_at: Option<Millis>) -> bool {
+        if id == 0 || id >= self.next || len >= MESSAGE_BYTES_MAX {
+            return false;
+        }
+        let shard = &mut self.shards[id as usize % SHARDS];
+        if let Some(stored) = shard.get_mut(&id) {
+            stored.refs += 1;
+            return stored.len() == u64::from(len) && self.expires_at(id) == expires_at;
+        }
+        shard.insert(id, Stored { body: None, refs: 1, len_and_disk: len | MESSAGE_BYTES_MAX });
+        self.stored += 1;
+        if let Some(at) = expires_at {
+            self.expires.insert(id, at);
+        }
+        true
+    }
+
+    /// Visits the bodies to write and the ids to delete since the last call.
+    pub(super) fn drain(&mut self, visit: &mut dyn FnMut(u64, Option<&Message>)) {
+        for id in std::mem::take(&mut self.fresh) {
+            let Some(stored) = self.shards[id as usize % SHARDS].get_mut(&id) else { continue };
+            stored.len_and_disk |= MESSAGE_BYTES_MAX;
+            let body = stored.body.as_ref().expect("a body that is not on disk is resident");
+            visit(id, Some(body));
+            self.evictable.push_back(id);
+        }
+        for id in std::mem::take(&mut self.freed) {
+            visit(id, None);
+        }
+        if self.evictable.len() > 2 * self.resident + DEAD_IDS_MAX {
+            let shards = &self.shards;
+            self.evictable.retain(|id| {
+                shards[*id as usize % SHARDS].get(id).is_some_and(|stored| stored.body.is_some())
+            });
+        }
+    }
+
+    /// Forgets bodies that are on disk, oldest first, until at most `budget_bytes` are resident.
+    pub(super) fn evict(&mut self, budget_bytes: u64) {
+        while self.resident_bytes > budget_bytes {
+            let Some(id) = self.evictable.pop_front() else { return };
+            let Some(stored) = self.shards[id as usize % SHARDS].get_mut(&id) else { continue };
+            if stored.body.take().is_some() {
+                self.resident_bytes -= stored.len();
+                self.resident -= 1;
+            }
+        }
+    }
+
+    /// Ids of all messages, ascending.
+    pub(super) fn ids(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.shards.iter().flat_map(|shard| shard.keys().copied()).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn shard(&mut self, id: u64) -> &mut HashMap<u64, Stored, FixedState> {
+        &mut self.shards[id as usize % SHARDS]
+    }
+}

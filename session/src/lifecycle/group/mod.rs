@@ -1,0 +1,320 @@
+//! One group's state: rows in memory, message bodies in memory until they are on disk and over budget.
+//!
+//! This file holds the state and the dispatch of commands; each `apply_*` file holds one family of them. Every change of a
+//! row goes through [`state`], [`will`] or [`retained`], which keep indexes, counters and the list of changed rows in step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use self::deadlines::Deadlines;
+use self::messages::Messages;
+use self::rows::RowId;
+use self::stamps::Stamps;
+use self::state::{Lifetime, Slot};
+use super::command::{Batch, Command, WillKey};
+use super::reply::{Conflict, Reply};
+use super::row::{BootRow, InboxStat, SessionRow, WillRow, WillStage};
+use crate::id::{Boot, Key};
+use crate::message::{Message, QoS};
+use crate::time::Millis;
+
+mod apply_append;
+mod apply_boot;
+mod apply_connect;
+mod apply_disconnect;
+mod apply_reclaim;
+mod apply_subscribe;
+mod check;
+mod deadlines;
+mod digest;
+mod inbox;
+mod load;
+mod messages;
+mod read;
+mod retained;
+mod rows;
+mod stamps;
+mod state;
+mod will;
+
+#[cfg(test)]
+mod test;
+
+/// State of one group.
+///
+/// Memory holds every row; message bodies may be on disk only. The fields below `// derived` follow from the others and
+/// have no rows.
+#[derive(Debug)]
+pub struct Group {
+    quota_messages: u64,
+    quota_bytes: u64,
+    /// Index of the last applied entry.
+    applied: u64,
+    /// Highest time seen in a batch: time never runs backwards inside a group.
+    clock: Millis,
+    /// Number of the next lifetime; never reused.
+    next_lifetime: u64,
+    /// Highest revision of any removed row: a new row starts above it, so that Will keys and digests never repeat.
+    revision_floor: u64,
+    boots: BTreeMap<Boot, BootState>,
+    sessions: BTreeMap<Key, Box<Slot>>,
+    wills: BTreeMap<WillKey, WillSlot>,
+    lifetimes: HashMap<u64, Lifetime, FixedState>,
+    messages: Messages,
+    retained: BTreeMap<Arc<str>, u64>,
+    stamps: Stamps,
+    // derived
+    retained_expiry: BTreeSet<(Millis, Arc<str>)>,
+    /// Inboxes of Offline sessions with messages that expire.
+    expiring: BTreeSet<(Millis, u64)>,
+    deadlines: Deadlines,
+    stat: GroupStat,
+    namespaces: Vec<Arc<str>>,
+    dirty: Dirty,
+    events_ended: Vec<u64>,
+    events_wills: Vec<(WillKey, WillStage)>,
+}
+
+/// A boot and how many rows name it as their last owner's.
+#[derive(Debug)]
+struct BootState {
+    row: BootRow,
+    sessions: u64,
+}
+
+#[derive(Debug)]
+struct WillSlot {
+    row: Box<WillRow>,
+    /// The row is on disk.
+    stored: bool,
+}
+
+/// What changed since the last drain.
+#[derive(Debug, Default)]
+struct Dirty {
+    rows: HashSet<RowId, FixedState>,
+    /// Lifetimes whose row or inbox changed.
+    lifetimes: Vec<u64>,
+    /// Lifetimes that were removed while on disk, with their stored chunks.
+    dropped: Vec<(u64, std::ops::Range<u64>)>,
+    meta: bool,
+}
+
+/// What one batch did, besides changing rows.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// One reply a command.
+    pub replies: Vec<Reply>,
+    /// Every append, in order, for the shell that wakes attached consumers.
+    pub appended: Vec<Appended>,
+    /// Lifetimes that ended or were replaced, in order: nothing is routed to them any more.
+    pub ended: Vec<u64>,
+    /// Wills that changed their stage, in order.
+    pub wills: Vec<(WillKey, WillStage)>,
+    /// Due times were added: the deadline worker should look again.
+    pub deadlines_changed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    pub lifetime: u64,
+    pub offset: u64,
+}
+
+/// One inbox entry as a consumer reads it.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    pub offset: u64,
+    pub qos: QoS,
+    pub retain: bool,
+    /// PUBREC was received: only PUBREL is owed, `message` is not sent again.
+    pub received: bool,
+    /// It may have been written to a client before (DUP=1).
+    pub maybe_sent: bool,
+    pub identifiers: SmallVec<[u32; 1]>,
+    /// `None`: on disk; fetch it by `message_id`.
+    pub message: Option<Arc<Message>>,
+    pub message_id: u64,
+}
+
+/// A page of an inbox.
+#[derive(Debug, Default)]
+pub struct InboxRead {
+    pub entries: Vec<Delivery>,
+    /// Offset to go on from.
+    pub next: u64,
+    pub stat: InboxStat,
+}
+
+/// What is due at some time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Due {
+    /// Propose `Reconcile`: a Waiting Will is due or an Offline session expired.
+    Session { key: Key, revision: u64 },
+    /// A Ready Will, or an Executing one whose lease ran out, waits for an executor.
+    Will(WillKey),
+    /// Ended lifetimes with children to remove, or a row whose binding retention passed.
+    Reclaim { key: Key, revision: u64 },
+}
+
+/// Totals, O(1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupStat {
+    pub sessions_active: u64,
+    pub sessions_offline: u64,
+    pub sessions_ended: u64,
+    pub subscriptions: u64,
+    pub inbox_messages: u64,
+    pub inbox_bytes: u64,
+    pub messages_stored: u64,
+    pub messages_resident_bytes: u64,
+    pub retained: u64,
+    pub wills_armed: u64,
+    pub wills_waiting: u64,
+    pub wills_ready: u64,
+}
+
+/// A stored row cannot be what we wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RowError {
+    #[error("row {key} cannot be decoded: {what}")]
+    Corrupt { key: String, what: String },
+    #[error("rows contradict each other: {0}")]
+    Incoherent(String),
+}
+
+impl Group {
+    /// An empty group with these inbox quotas per session (messages, bytes). Stored rows bring their own quotas along.
+    #[must_use]
+    pub fn new(quota_messages: u64, quota_bytes: u64) -> Self {
+        Self {
+            quota_messages,
+            quota_bytes,
+            applied: 0,
+            clock: Millis(0),
+            next_lifetime: 1,
+            revision_floor: 0,
+            boots: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            wills: BTreeMap::new(),
+            lifetimes: HashMap::with_hasher(FixedState::default()),
+            messages: Messages::new(),
+            retained: BTreeMap::new(),
+            stamps: Stamps::new(),
+            retained_expiry: BTreeSet::new(),
+            expiring: BTreeSet::new(),
+            deadlines: Deadlines::default(),
+            stat: GroupStat::default(),
+            namespaces: Vec::new(),
+            dirty: Dirty { meta: true, ..Dirty::default() },
+            events_ended: Vec::new(),
+            events_wills: Vec::new(),
+        }
+    }
+
+    /// Applies one log entry and adds what it did to `outcome`. Pure: equal logs give equal rows.
+    ///
+    /// # Panics
+    /// When `index` does not grow, or when an invariant is broken: the state can then not be trusted.
+    pub fn apply(&mut self, index: u64, batch: &Batch, outcome: &mut Outcome) {
+        self.skip(index);
+        self.clock = self.clock.max(batch.at);
+        let mut accepted = self.boot_is_live(&batch.boot);
+        outcome.replies.reserve(batch.commands.len());
+        for command in &batch.commands {
+            let result = match command {
+                Command::BootStart { lease_until } => {
+                    let result = self.boot_start(&batch.boot, *lease_until);
+                    accepted = self.boot_is_live(&batch.boot);
+                    result
+                }
+                _ if !accepted => Err(Conflict::BootRetired),
+                command => self.execute(command, &batch.boot, &mut outcome.appended),
+            };
+            outcome.replies.push(result.unwrap_or_else(Reply::Conflict));
+        }
+        outcome.ended.append(&mut self.events_ended);
+        outcome.wills.append(&mut self.events_wills);
+        outcome.deadlines_changed |= std::mem::take(&mut self.deadlines.changed);
+    }
+
+    /// Notes a log entry without commands (a leader's blank, a membership change).
+    ///
+    /// # Panics
+    /// When `index` does not grow.
+    pub fn skip(&mut self, index: u64) {
+        assert!(
+            index > self.applied,
+            "log entries are applied once and in order: {index} after {}",
+            self.applied
+        );
+        self.applied = index;
+        self.dirty.meta = true;
+    }
+
+    /// Forgets bodies that are on disk (drained before), oldest first, until at most `budget_bytes` are resident.
+    pub fn evict(&mut self, budget_bytes: u64) {
+        self.messages.evict(budget_bytes);
+    }
+
+    fn execute(
+        &mut self,
+        command: &Command,
+        boot: &Boot,
+        appended: &mut Vec<Appended>,
+    ) -> Result<Reply, Conflict> {
+        match command {
+            Command::BootStart { lease_until } => self.boot_start(boot, *lease_until),
+            Command::BootRenew { revision, lease_until } => self.boot_renew(boot, *revision, *lease_until),
+            Command::BootRetire { boot: retired, proof, observed_at } => {
+                self.boot_retire(boot, retired, proof, *observed_at, digest::digest(command))
+            }
+            Command::Connect(connect) => self.connect(boot, connect, digest::digest(command)),
+            Command::Disconnect(disconnect) => self.disconnect(disconnect, digest::digest(command)),
+            Command::End(end) => self.end(end, digest::digest(command)),
+            Command::Reconcile { key, revision } => self.reconcile(key, *revision, digest::digest(command)),
+            Command::Subscribe { session, filters } => self.subscribe(*session, filters),
+            Command::Unsubscribe { session, filters } => self.unsubscribe(*session, filters),
+            Command::Append(append) => self.append(append, appended),
+            Command::Ack { session, acks } => self.ack(*session, acks),
+            Command::Receive { session, packet_id } => self.receive(*session, *packet_id),
+            Command::Release { session, packet_id } => self.release(*session, *packet_id),
+            Command::Retain { message } => self.retain(message),
+            Command::WillClaim { will, lease_until } => self.will_claim(will, boot, *lease_until),
+            Command::WillPublished { will } => self.will_finish(will, boot, WillStage::Published),
+            Command::WillReject { will } => self.will_finish(will, boot, WillStage::Rejected),
+            Command::Reclaim { key, revision, limit, binding_until } => {
+                self.reclaim(key, *revision, *limit, *binding_until)
+            }
+            Command::ReleaseBinding { key } => self.release_binding(key),
+            Command::Tidy => Ok(self.tidy()),
+            Command::Sent { session, through } => self.sent(*session, *through),
+            Command::Quotas { messages, bytes } => Ok(self.set_quotas(*messages, *bytes)),
+        }
+    }
+
+    fn set_quotas(&mut self, messages: u64, bytes: u64) -> Reply {
+        let unchanged = (self.quota_messages, self.quota_bytes) == (messages, bytes);
+        (self.quota_messages, self.quota_bytes) = (messages, bytes);
+        Reply::Done { revision: 0, unchanged }
+    }
+}
+
+/// Key of the Will that a row refers to.
+fn will_key(row: &SessionRow) -> WillKey {
+    WillKey {
+        key: row.owner.key.clone(),
+        session_generation: row.owner.session_generation,
+        will_generation: row.will_generation,
+    }
+}
+
+/// The answer of a command that is outside of any revision.
+fn done() -> Reply {
+    Reply::Done { revision: 0, unchanged: false }
+}

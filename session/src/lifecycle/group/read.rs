@@ -1,0 +1,195 @@
+//! What readers see of a group.
+
+use std::sync::Arc;
+
+use super::will::will_due;
+use super::{Delivery, Due, Group, GroupStat, InboxRead};
+use crate::id::{Boot, Key};
+use crate::lifecycle::command::WillKey;
+use crate::lifecycle::row::{BootRow, InboxStat, SessionRow, SubscriptionOptions, WillRow};
+use crate::message::Message;
+use crate::time::Millis;
+
+impl Group {
+    /// Index of the last applied entry.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Highest time that any applied batch carried.
+    #[must_use]
+    pub fn clock(&self) -> Millis {
+        self.clock
+    }
+
+    /// Inbox quotas per session: messages, bytes.
+    #[must_use]
+    pub fn quotas(&self) -> (u64, u64) {
+        (self.quota_messages, self.quota_bytes)
+    }
+
+    /// The row of a key.
+    #[must_use]
+    pub fn session(&self, key: &Key) -> Option<&SessionRow> {
+        self.sessions.get(key).map(|slot| &slot.row)
+    }
+
+    /// The row whose current lifetime has this number.
+    #[must_use]
+    pub fn session_by_lifetime(&self, lifetime: u64) -> Option<&SessionRow> {
+        let life = self.lifetimes.get(&lifetime)?;
+        self.session(&life.key).filter(|row| row.lifetime == lifetime)
+    }
+
+    #[must_use]
+    pub fn boot(&self, boot: &Boot) -> Option<&BootRow> {
+        self.boots.get(boot).map(|state| &state.row)
+    }
+
+    /// All boots, by node.
+    pub fn boots(&self) -> impl Iterator<Item = &BootRow> {
+        self.boots.values().map(|state| &state.row)
+    }
+
+    /// Sessions in key order, from the first key after `after`.
+    pub fn sessions_after(&self, after: Option<&Key>) -> impl Iterator<Item = &SessionRow> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.sessions.range((from, Bound::Unbounded)).map(|(_, slot)| &slot.row)
+    }
+
+    /// Stored subscriptions of a lifetime, in the order of their filters; none of an ended one.
+    pub fn subscriptions(&self, lifetime: u64) -> impl Iterator<Item = (&Arc<str>, &SubscriptionOptions)> {
+        self.lifetimes
+            .get(&lifetime)
+            .filter(|life| !life.ended)
+            .and_then(|life| life.children.as_deref())
+            .into_iter()
+            .flat_map(|children| children.subscriptions.iter())
+    }
+
+    #[must_use]
+    pub fn will(&self, will: &WillKey) -> Option<&WillRow> {
+        self.wills.get(will).map(|slot| &*slot.row)
+    }
+
+    /// The newest Will of a key that has not reached a terminal stage.
+    #[must_use]
+    pub fn last_will(&self, key: &Key) -> Option<&WillRow> {
+        self.newest_will(key)
+    }
+
+    /// Counters of the inbox of a durable lifetime that has not ended.
+    #[must_use]
+    pub fn inbox(&self, lifetime: u64) -> Option<InboxStat> {
+        let life = self.lifetimes.get(&lifetime).filter(|life| !life.ended)?;
+        Some(life.children.as_deref()?.inbox.stat())
+    }
+
+    /// Up to `max` unsettled entries from offset `from` on, added to `out`. `out.next` is the offset to go on from; at the end
+    /// of the inbox it is the next offset to be appended. An ended or unknown lifetime yields nothing.
+    pub fn read_inbox(&self, lifetime: u64, from: u64, max: usize, out: &mut InboxRead) {
+        out.next = from;
+        let Some(life) = self.lifetimes.get(&lifetime).filter(|life| !life.ended) else { return };
+        let Some(children) = life.children.as_deref() else { return };
+        let inbox = &children.inbox;
+        out.stat = inbox.stat();
+        out.next = inbox.end().max(from);
+        for (taken, (offset, entry)) in inbox.unsettled(from).enumerate() {
+            if taken == max {
+                out.next = offset;
+                return;
+            }
+            out.entries.push(Delivery {
+                offset,
+                qos: entry.qos(),
+                retain: entry.retain(),
+                received: entry.received(),
+                maybe_sent: offset < inbox.sent_through,
+                identifiers: inbox.identifiers(offset, entry),
+                message: self.messages.body(entry.message).cloned(),
+                message_id: entry.message,
+            });
+        }
+    }
+
+    /// A stored message, when it is in memory.
+    #[must_use]
+    pub fn message(&self, message_id: u64) -> Option<&Arc<Message>> {
+        self.messages.body(message_id)
+    }
+
+    /// Inbound QoS 2 packet ids that are received and not released, ascending.
+    #[must_use]
+    pub fn received(&self, lifetime: u64) -> Vec<u16> {
+        self.received_sequences(lifetime).map(|(packet_id, _)| packet_id).collect()
+    }
+
+    /// The same with the sequence that stamps the appends of each.
+    pub fn received_sequences(&self, lifetime: u64) -> impl Iterator<Item = (u16, u64)> {
+        self.lifetimes
+            .get(&lifetime)
+            .filter(|life| !life.ended)
+            .and_then(|life| life.children.as_deref())
+            .into_iter()
+            .flat_map(|children| {
+                children.received.iter().map(|(packet_id, sequence)| (*packet_id, *sequence))
+            })
+    }
+
+    /// Retained messages that `filter` (no `$share/`) matches: (topic, message or `None` when on disk, message id), in topic
+    /// order until `visit` returns false. Messages that expired by the time of the last batch are passed over; the caller
+    /// compares the rest with its own clock.
+    pub fn retained(&self, filter: &str, visit: &mut dyn FnMut(&str, Option<&Arc<Message>>, u64) -> bool) {
+        self.scan_retained(filter, visit);
+    }
+
+    /// Adds up to `max` due items at `now` to `out`, one of each kind in turn.
+    pub fn due(&self, now: Millis, max: usize, out: &mut Vec<Due>) {
+        let mut sessions = self.deadlines.sessions.iter().take_while(|(at, _)| *at <= now);
+        let mut wills = self.deadlines.wills.iter().take_while(|(at, _)| *at <= now);
+        let mut reclaims = self.deadlines.reclaims.iter().take_while(|(at, _)| *at <= now);
+        let end = out.len().saturating_add(max);
+        loop {
+            let before = out.len();
+            if let Some(row) = sessions.next().and_then(|(_, lifetime)| self.session_by_lifetime(*lifetime)) {
+                out.push(Due::Session { key: row.owner.key.clone(), revision: row.revision });
+            }
+            if let Some((_, will)) = (out.len() < end).then(|| wills.next()).flatten() {
+                out.push(Due::Will(will.clone()));
+            }
+            if out.len() < end
+                && let Some(row) =
+                    reclaims.next().and_then(|(_, lifetime)| self.session_by_lifetime(*lifetime))
+            {
+                out.push(Due::Reclaim { key: row.owner.key.clone(), revision: row.revision });
+            }
+            if out.len() == before || out.len() >= end {
+                out.truncate(end);
+                return;
+            }
+        }
+    }
+
+    /// When the next item is due; it may be in the past.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Millis> {
+        self.deadlines.next()
+    }
+
+    /// Totals, O(1).
+    #[must_use]
+    pub fn stat(&self) -> GroupStat {
+        GroupStat {
+            messages_stored: self.messages.stored,
+            messages_resident_bytes: self.messages.resident_bytes,
+            ..self.stat
+        }
+    }
+
+    /// When somebody must look at this Will, for the consistency check.
+    pub(super) fn will_due_of(will: &WillRow) -> Option<Millis> {
+        will_due(will)
+    }
+}
