@@ -1,1 +1,112 @@
-//! One worker: its connections' `gateway::service::Service`, its mailbox, and the hot path from PUBLISH to outboxes and inboxes.
+//! One worker: its connections' `gateway::service::Service`, its mailbox, and the hot path from PUBLISH to outboxes and
+//! inboxes.
+//!
+//! Everything here runs on the worker's own thread. A read batch of one connection is a *turn*: its deliveries to this
+//! worker go out at once, what concerns other workers and the store is collected and leaves together when the turn ends
+//! ([`batch`]). Work that waits for a commit comes back as a completion ([`commit`]) and goes on where it stopped, also
+//! when the connection is gone meanwhile.
+
+mod access;
+mod ack;
+mod batch;
+mod client;
+mod commit;
+mod connect;
+mod fanout;
+mod inbox;
+mod mail;
+mod options;
+mod publish;
+mod publishes;
+mod retained;
+mod service;
+mod stats;
+mod subscribe;
+mod sys;
+mod system;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gateway::link::Links;
+use session::time::{Millis, Tick};
+use slab::Slab;
+
+use crate::route::{Plan, PlanCache, SnapshotCache};
+use crate::shared::Shared;
+
+pub use access::Access;
+pub use client::{Event, Session};
+pub use mail::{Mail, Parcel, Workers};
+pub use options::Options;
+pub use stats::{Drop, StatsView, WorkerStats};
+pub use sys::{SysTopics, Totals};
+pub use system::SystemPublisher;
+
+use batch::Batch;
+use commit::Pending;
+use mail::Port;
+
+/// The broker as one worker's connections see it.
+#[derive(Debug)]
+pub struct Worker {
+    id: u16,
+    shared: Arc<Shared>,
+    options: Arc<Options>,
+    links: Rc<Links<Event>>,
+    /// How commits and appended messages come back to this worker.
+    port: Arc<Port>,
+    routes: RefCell<Routes>,
+    /// Commands that were proposed and not answered, by token.
+    pending: RefCell<Slab<Pending>>,
+    batch: RefCell<Batch>,
+    stats: Arc<WorkerStats>,
+    /// Time of the turn: read once, used for everything in it.
+    now: Cell<Tick>,
+    now_ms: Cell<Millis>,
+    /// The node holds as many retained messages as it may.
+    retained_full: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Routes {
+    reader: SnapshotCache,
+    cache: PlanCache,
+}
+
+impl Worker {
+    /// The service of the worker that `context` describes; made on its thread.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, context: &gateway::driver::WorkerContext<Self>) -> Rc<Self> {
+        let id = context.worker;
+        let workers = Arc::clone(&shared.workers);
+        workers.open(&context.mailboxes);
+        Rc::new(Self {
+            id,
+            options: Arc::clone(&shared.options),
+            links: Rc::clone(&context.links),
+            port: Arc::new(Port::new(id, Arc::clone(&workers))),
+            routes: RefCell::new(Routes { reader: shared.router.reader(), cache: PlanCache::new(Some(id)) }),
+            pending: RefCell::new(Slab::new()),
+            batch: RefCell::new(Batch::new(shared.store.groups(), workers.len())),
+            stats: workers.stats(id),
+            now: Cell::new(shared.clock.tick()),
+            now_ms: Cell::new(shared.clock.millis()),
+            retained_full: Cell::new(false),
+            shared,
+        })
+    }
+
+    /// Who gets messages of `topic`.
+    fn plan(&self, topic: &str) -> Rc<Plan> {
+        let routes = &mut *self.routes.borrow_mut();
+        routes.cache.plan(routes.reader.load(), topic)
+    }
+
+    /// Reads the clocks for the turn that begins.
+    fn read_clock(&self) {
+        self.now.set(self.shared.clock.tick());
+        self.now_ms.set(self.shared.clock.millis());
+    }
+}

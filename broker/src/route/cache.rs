@@ -1,0 +1,71 @@
+//! Topics that a worker resolved already: a repeated topic costs one hash and one comparison.
+
+use std::hash::BuildHasher;
+use std::rc::Rc;
+
+use super::plan::Plan;
+use super::router::Snapshot;
+
+/// Slots; a topic has exactly one, and the last one in it stays.
+const SLOTS: usize = 2_048;
+/// Longer topics are resolved each time, so that hostile ones cannot fill the memory.
+const TOPIC_BYTES_MAX: usize = 256;
+/// Destinations in all plans together; when there are more, the cache starts over.
+const WEIGHT_MAX: usize = 128 * 1_024;
+
+/// Resolved topics of one worker. A plan is good for exactly one version of the index.
+#[derive(Debug)]
+pub struct PlanCache {
+    worker: Option<u16>,
+    slots: Box<[Option<Slot>]>,
+    hasher: foldhash::fast::RandomState,
+    weight: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    version: u64,
+    topic: Box<str>,
+    plan: Rc<Plan>,
+}
+
+impl PlanCache {
+    /// An empty one for `worker`.
+    #[must_use]
+    pub fn new(worker: Option<u16>) -> Self {
+        let slots = (0..SLOTS).map(|_| None).collect();
+        Self { worker, slots, hasher: foldhash::fast::RandomState::default(), weight: 0 }
+    }
+
+    /// The plan of `topic` in this version of the index.
+    pub fn plan(&mut self, snapshot: &Snapshot, topic: &str) -> Rc<Plan> {
+        let at = self.hasher.hash_one(topic.as_bytes()) as usize % SLOTS;
+        if let Some(slot) = &self.slots[at]
+            && slot.version == snapshot.version
+            && *slot.topic == *topic
+        {
+            return Rc::clone(&slot.plan);
+        }
+        let plan = Rc::new(Plan::resolve(&snapshot.tree, topic, self.worker));
+        if topic.len() <= TOPIC_BYTES_MAX {
+            self.keep(at, snapshot.version, topic, &plan);
+        }
+        plan
+    }
+
+    fn keep(&mut self, at: usize, version: u64, topic: &str, plan: &Rc<Plan>) {
+        let weight = plan.weight();
+        if weight > WEIGHT_MAX {
+            return;
+        }
+        if let Some(old) = self.slots[at].take() {
+            self.weight -= old.plan.weight();
+        }
+        if self.weight + weight > WEIGHT_MAX {
+            self.slots.fill_with(|| None);
+            self.weight = 0;
+        }
+        self.weight += weight;
+        self.slots[at] = Some(Slot { version, topic: topic.into(), plan: Rc::clone(plan) });
+    }
+}

@@ -1,0 +1,326 @@
+//! The writer of the subscription index and the directory of durable subscribers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use gateway::link::LinkId;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use session::id::Key;
+use session::lifecycle::{SubscriptionOptions, Target};
+use session::message::Message;
+use session::topic::{TopicFilter, Tree};
+use smallvec::SmallVec;
+use storage::GroupId;
+
+use super::plan::Plan;
+use super::select::{Outgoing, Shape, Sink, select};
+use super::subscriber::{PartyId, Subscriber};
+use super::subscription::{Member, ShareGroup, Sub};
+
+/// One immutable version of the index.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Grows with every change: a plan belongs to exactly one version.
+    pub version: u64,
+    pub tree: Tree<Sub>,
+}
+
+/// A reader's own handle on the current version: an atomic comparison per look, no reference count.
+pub type SnapshotCache = arc_swap::Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>;
+
+/// The routing of one node.
+#[derive(Debug)]
+pub struct Router {
+    current: Arc<ArcSwap<Snapshot>>,
+    writer: Mutex<Writer>,
+    ids: AtomicU64,
+}
+
+/// What only the one writer sees.
+#[derive(Debug)]
+struct Writer {
+    tree: Tree<Sub>,
+    version: u64,
+    /// By the whole filter, `$share/` included.
+    shares: HashMap<Arc<str>, Arc<ShareGroup>>,
+    /// Durable subscribers by inbox.
+    directory: HashMap<(GroupId, u64), Arc<Subscriber>>,
+}
+
+/// Where a message goes, as found on one version of the index.
+#[derive(Debug, Default)]
+pub struct Route {
+    /// Workers whose connections without inbox are to be served; each resolves them itself.
+    pub workers: SmallVec<[u16; 4]>,
+    /// Deliveries to one connection past any inbox: QoS 0 to durable sessions, and picks of share groups.
+    pub live: Vec<LiveTarget>,
+    /// Deliveries through inboxes, by group.
+    pub durable: Vec<(GroupId, Vec<Target>)>,
+    /// Whether the message has any subscriber.
+    pub matched: bool,
+}
+
+/// One live delivery.
+#[derive(Debug, Clone)]
+pub struct LiveTarget {
+    pub link: LinkId,
+    pub qos: session::message::QoS,
+    pub retain: bool,
+    pub identifiers: SmallVec<[u32; 1]>,
+}
+
+/// A durable session's subscriptions as they are read back at start.
+#[derive(Debug)]
+pub struct Restored {
+    pub key: Key,
+    pub inbox: (GroupId, u64),
+    pub filters: Vec<(TopicFilter, SubscriptionOptions)>,
+}
+
+impl Default for Router {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Router {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        let tree = Tree::new();
+        Self {
+            current: Arc::new(ArcSwap::from_pointee(Snapshot { version: 1, tree: tree.clone() })),
+            writer: Mutex::new(Writer {
+                tree,
+                version: 1,
+                shares: HashMap::new(),
+                directory: HashMap::new(),
+            }),
+            ids: AtomicU64::new(1),
+        }
+    }
+
+    /// A handle for one reader thread.
+    #[must_use]
+    pub fn reader(&self) -> SnapshotCache {
+        SnapshotCache::new(Arc::clone(&self.current))
+    }
+
+    /// The handle of a session: the existing one for this inbox, or a new one.
+    pub fn open(&self, key: &Key, inbox: Option<(GroupId, u64)>) -> Arc<Subscriber> {
+        match inbox {
+            None => Arc::new(Subscriber::new(self.next_id(), key.clone(), None)),
+            Some(inbox) => self.open_durable(&mut self.writer.lock(), key, inbox),
+        }
+    }
+
+    /// The handle of the durable session with this inbox, if it has one.
+    #[must_use]
+    pub fn find(&self, group: GroupId, lifetime: u64) -> Option<Arc<Subscriber>> {
+        self.writer.lock().directory.get(&(group, lifetime)).cloned()
+    }
+
+    /// The session is connected from now on.
+    pub fn attach(&self, subscriber: &Subscriber, link: LinkId) {
+        subscriber.set_live(link);
+    }
+
+    /// The connection at `link` is gone; does nothing when another one attached since.
+    pub fn detach(&self, subscriber: &Subscriber, link: LinkId) {
+        subscriber.clear_live(link);
+    }
+
+    /// Adds or replaces subscriptions; when it returns, every later publish on this node sees them. For each filter
+    /// whether it is new.
+    pub fn subscribe(
+        &self,
+        subscriber: &Arc<Subscriber>,
+        filters: &[(TopicFilter, SubscriptionOptions)],
+    ) -> SmallVec<[bool; 4]> {
+        let mut writer = self.writer.lock();
+        let new = filters
+            .iter()
+            .map(|(filter, options)| self.add(&mut writer, subscriber, filter, *options))
+            .collect();
+        self.publish(&mut writer);
+        new
+    }
+
+    /// Removes subscriptions; when it returns, no later publish on this node sees them. For each filter whether it
+    /// existed.
+    pub fn unsubscribe(&self, subscriber: &Arc<Subscriber>, filters: &[TopicFilter]) -> SmallVec<[bool; 4]> {
+        let mut writer = self.writer.lock();
+        let existed: SmallVec<[bool; 4]> =
+            filters.iter().map(|filter| writer.remove(subscriber, filter)).collect();
+        if existed.contains(&true) {
+            self.publish(&mut writer);
+        }
+        existed
+    }
+
+    /// The lifetime is over: all its subscriptions and its handle go.
+    pub fn forget(&self, subscriber: &Arc<Subscriber>) {
+        if subscriber.inbox.is_none() && subscriber.subscription_count() == 0 {
+            return;
+        }
+        let mut writer = self.writer.lock();
+        self.forget_locked(&mut writer, subscriber);
+    }
+
+    /// The same for a durable lifetime that is known by its inbox only (expired, ended, replaced).
+    pub fn forget_inbox(&self, group: GroupId, lifetime: u64) {
+        let mut writer = self.writer.lock();
+        if let Some(subscriber) = writer.directory.get(&(group, lifetime)).cloned() {
+            self.forget_locked(&mut writer, &subscriber);
+        }
+    }
+
+    /// Takes stored subscriptions back at start, under one new version of the index.
+    pub fn restore(&self, sessions: impl IntoIterator<Item = Restored>) {
+        let mut writer = self.writer.lock();
+        for session in sessions {
+            let subscriber = self.open_durable(&mut writer, &session.key, session.inbox);
+            for (filter, options) in &session.filters {
+                self.add(&mut writer, &subscriber, filter, *options);
+            }
+        }
+        self.publish(&mut writer);
+    }
+
+    /// Number of subscriptions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.current.load().tree.len()
+    }
+
+    /// Whether nobody subscribes to anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Who gets `message`, for a caller that is no worker.
+    #[must_use]
+    pub fn route(&self, message: &Message, publisher: PartyId, queue_qos0_offline: bool) -> Route {
+        let snapshot = self.current.load();
+        let plan = Plan::resolve(&snapshot.tree, message.topic(), None);
+        let outgoing = Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline };
+        let mut route = Route::default();
+        route.matched = select(&plan, &outgoing, &mut route);
+        route
+    }
+
+    fn next_id(&self) -> PartyId {
+        PartyId(self.ids.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn open_durable(&self, writer: &mut Writer, key: &Key, inbox: (GroupId, u64)) -> Arc<Subscriber> {
+        let new = || Arc::new(Subscriber::new(self.next_id(), key.clone(), Some(inbox)));
+        Arc::clone(writer.directory.entry(inbox).or_insert_with(new))
+    }
+
+    fn add(
+        &self,
+        writer: &mut Writer,
+        subscriber: &Arc<Subscriber>,
+        filter: &TopicFilter,
+        options: SubscriptionOptions,
+    ) -> bool {
+        let member = Member { subscriber: Arc::clone(subscriber), options };
+        let sub = if filter.share().is_some() {
+            let group = match writer.shares.get(&filter.full) {
+                Some(group) => group.with(member),
+                None => ShareGroup {
+                    id: self.next_id(),
+                    members: Box::new([member]),
+                    turn: Arc::new(AtomicUsize::new(0)),
+                },
+            };
+            let group = Arc::new(group);
+            writer.shares.insert(Arc::clone(&filter.full), Arc::clone(&group));
+            Sub::Share(group)
+        } else {
+            Sub::One(member)
+        };
+        writer.tree.insert(filter.pattern(), sub);
+        let mut filters = subscriber.filters.lock();
+        match filters.binary_search(filter) {
+            Ok(_) => false,
+            Err(at) => {
+                filters.insert(at, filter.clone());
+                true
+            }
+        }
+    }
+
+    fn forget_locked(&self, writer: &mut Writer, subscriber: &Arc<Subscriber>) {
+        if let Some(inbox) = subscriber.inbox {
+            writer.directory.remove(&inbox);
+        }
+        let filters = std::mem::take(&mut *subscriber.filters.lock());
+        if filters.is_empty() {
+            return;
+        }
+        for filter in &filters {
+            writer.take_out(subscriber, filter);
+        }
+        self.publish(writer);
+    }
+
+    fn publish(&self, writer: &mut Writer) {
+        writer.version += 1;
+        self.current.store(Arc::new(Snapshot { version: writer.version, tree: writer.tree.clone() }));
+    }
+}
+
+impl Writer {
+    fn remove(&mut self, subscriber: &Arc<Subscriber>, filter: &TopicFilter) -> bool {
+        {
+            let mut filters = subscriber.filters.lock();
+            let Ok(at) = filters.binary_search(filter) else { return false };
+            filters.remove(at);
+        }
+        self.take_out(subscriber, filter);
+        true
+    }
+
+    fn take_out(&mut self, subscriber: &Arc<Subscriber>, filter: &TopicFilter) {
+        if filter.share().is_none() {
+            self.tree.remove(filter.pattern(), subscriber.id());
+            return;
+        }
+        let Some(group) = self.shares.get(&filter.full) else { return };
+        let rest = Arc::new(group.without(subscriber.id()));
+        if rest.members.is_empty() {
+            self.tree.remove(filter.pattern(), rest.id);
+            self.shares.remove(&filter.full);
+        } else {
+            self.shares.insert(Arc::clone(&filter.full), Arc::clone(&rest));
+            self.tree.insert(filter.pattern(), Sub::Share(rest));
+        }
+    }
+}
+
+impl Sink for Route {
+    fn live(&mut self, link: LinkId, shape: Shape<'_>) {
+        self.live.push(LiveTarget {
+            link,
+            qos: shape.qos,
+            retain: shape.retain,
+            identifiers: SmallVec::from_slice(shape.identifiers),
+        });
+    }
+
+    fn remote(&mut self, worker: u16) {
+        self.workers.push(worker);
+    }
+
+    fn durable(&mut self, group: GroupId, target: Target) {
+        match self.durable.iter_mut().find(|(other, _)| *other == group) {
+            Some((_, targets)) => targets.push(target),
+            None => self.durable.push((group, vec![target])),
+        }
+    }
+}

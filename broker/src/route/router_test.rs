@@ -1,0 +1,267 @@
+//! Routing rules, on a router and plans as workers use them.
+
+use std::sync::Arc;
+
+use gateway::link::LinkId;
+use session::id::Key;
+use session::lifecycle::SubscriptionOptions;
+use session::message::{Message, QoS};
+use session::topic::TopicFilter;
+use storage::GroupId;
+
+use super::*;
+
+fn key(client_id: &str) -> Key {
+    Key { namespace: "main".into(), client_id: client_id.into() }
+}
+
+fn link(worker: u16, slot: u32) -> LinkId {
+    LinkId { worker, slot, serial: 1 }
+}
+
+fn options(qos: QoS) -> SubscriptionOptions {
+    SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 }
+}
+
+fn filter(text: &str) -> TopicFilter {
+    TopicFilter::parse(text).expect("a valid filter")
+}
+
+fn message(topic: &str, qos: QoS, retain: bool) -> Message {
+    let mut message = Message::new(topic, &[], b"x");
+    message.qos = qos;
+    message.retain = retain;
+    message
+}
+
+/// A connected session without inbox on worker 0.
+fn transient(router: &Router, slot: u32) -> Arc<Subscriber> {
+    let subscriber = router.open(&key(&format!("t{slot}")), None);
+    router.attach(&subscriber, link(0, slot));
+    subscriber
+}
+
+#[derive(Default)]
+struct Deliveries {
+    live: Vec<(u32, QoS, bool, Vec<u32>)>,
+    durable: Vec<(u64, QoS, bool, Vec<u32>)>,
+    remote: Vec<u16>,
+}
+
+impl Sink for Deliveries {
+    fn live(&mut self, link: LinkId, shape: Shape<'_>) {
+        self.live.push((link.slot, shape.qos, shape.retain, shape.identifiers.to_vec()));
+    }
+
+    fn remote(&mut self, worker: u16) {
+        self.remote.push(worker);
+    }
+
+    fn durable(&mut self, _group: GroupId, target: session::lifecycle::Target) {
+        self.durable.push((target.lifetime, target.qos, target.retain, target.identifiers.to_vec()));
+    }
+}
+
+fn deliver(router: &Router, message: &Message, publisher: PartyId) -> (Deliveries, bool) {
+    let mut cache = PlanCache::new(Some(0));
+    let mut reader = router.reader();
+    let plan = cache.plan(reader.load(), message.topic());
+    let outgoing =
+        Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline: false };
+    let mut deliveries = Deliveries::default();
+    let matched = select(&plan, &outgoing, &mut deliveries);
+    deliveries.live.sort();
+    deliveries.durable.sort();
+    (deliveries, matched)
+}
+
+/// [MQTT-3.3.4-2], [MQTT-3.3.4-3], [MQTT-3.3.4-5]: one delivery, maximum QoS, every identifier.
+#[test]
+fn overlapping_filters_of_one_subscriber_are_one_delivery() {
+    let router = Router::new();
+    let subscriber = transient(&router, 1);
+    router.subscribe(
+        &subscriber,
+        &[
+            (filter("a/+"), SubscriptionOptions { identifier: 3, ..options(QoS::AtMostOnce) }),
+            (filter("a/#"), SubscriptionOptions { identifier: 5, ..options(QoS::ExactlyOnce) }),
+            (filter("b"), SubscriptionOptions { identifier: 9, ..options(QoS::ExactlyOnce) }),
+        ],
+    );
+    let (mut deliveries, matched) = deliver(&router, &message("a/b", QoS::AtLeastOnce, false), PartyId(0));
+    assert!(matched);
+    assert_eq!(deliveries.live.len(), 1);
+    deliveries.live[0].3.sort_unstable();
+    assert_eq!(deliveries.live[0], (1, QoS::AtLeastOnce, false, vec![3, 5]));
+}
+
+/// The same beyond the length up to which overlaps are looked for by walking.
+#[test]
+fn overlaps_are_found_among_many_subscribers() {
+    let router = Router::new();
+    let subscribers: Vec<_> = (0..100).map(|slot| transient(&router, slot)).collect();
+    for subscriber in &subscribers {
+        router.subscribe(
+            subscriber,
+            &[(filter("a/+"), options(QoS::AtLeastOnce)), (filter("#"), options(QoS::AtMostOnce))],
+        );
+    }
+    let (deliveries, _) = deliver(&router, &message("a/b", QoS::ExactlyOnce, false), PartyId(0));
+    assert_eq!(deliveries.live.len(), 100);
+    assert!(deliveries.live.iter().all(|delivery| delivery.1 == QoS::AtLeastOnce));
+}
+
+/// [MQTT-3.8.3-3]: No Local holds per subscription, for the publisher itself only.
+#[test]
+fn no_local_spares_the_publisher_and_nobody_else() {
+    let router = Router::new();
+    let publisher = transient(&router, 1);
+    let other = transient(&router, 2);
+    let no_local = SubscriptionOptions { no_local: true, ..options(QoS::AtLeastOnce) };
+    router.subscribe(&publisher, &[(filter("a"), no_local)]);
+    router.subscribe(&other, &[(filter("a"), no_local)]);
+    let (deliveries, _) = deliver(&router, &message("a", QoS::AtLeastOnce, false), publisher.id());
+    assert_eq!(deliveries.live.iter().map(|delivery| delivery.0).collect::<Vec<_>>(), [2]);
+
+    // An overlapping subscription without No Local delivers, with what it grants alone.
+    router.subscribe(
+        &publisher,
+        &[(filter("+"), SubscriptionOptions { identifier: 7, ..options(QoS::AtMostOnce) })],
+    );
+    let (deliveries, _) = deliver(&router, &message("a", QoS::AtLeastOnce, false), publisher.id());
+    assert!(deliveries.live.contains(&(1, QoS::AtMostOnce, false, vec![7])));
+}
+
+/// [MQTT-3.3.1-12], [MQTT-3.3.1-13]: RETAIN is kept only where it was asked for.
+#[test]
+fn retain_as_published_if_any_matching_subscription_asks() {
+    let router = Router::new();
+    let with = transient(&router, 1);
+    let without = transient(&router, 2);
+    let rap = SubscriptionOptions { retain_as_published: true, ..options(QoS::AtMostOnce) };
+    router.subscribe(&with, &[(filter("a"), rap), (filter("#"), options(QoS::AtMostOnce))]);
+    router.subscribe(&without, &[(filter("a"), options(QoS::AtMostOnce))]);
+    let (deliveries, _) = deliver(&router, &message("a", QoS::AtMostOnce, true), PartyId(0));
+    assert_eq!(
+        deliveries.live.iter().map(|delivery| (delivery.0, delivery.2)).collect::<Vec<_>>(),
+        [(1, true), (2, false)]
+    );
+}
+
+/// §4.8.2: each message goes to one member, members take turns, a disconnected transient member gets none.
+#[test]
+fn a_share_group_rotates_over_connected_members() {
+    let router = Router::new();
+    let members: Vec<_> = (0..3).map(|slot| transient(&router, slot)).collect();
+    for member in &members {
+        router.subscribe(member, &[(filter("$share/g/a/+"), options(QoS::AtLeastOnce))]);
+    }
+    let mut counts = [0; 3];
+    let pick = |counts: &mut [usize; 3]| {
+        let (deliveries, matched) = deliver(&router, &message("a/b", QoS::AtLeastOnce, false), PartyId(0));
+        assert!(matched);
+        assert_eq!(deliveries.live.len(), 1);
+        counts[deliveries.live[0].0 as usize] += 1;
+    };
+    (0..300).for_each(|_| pick(&mut counts));
+    assert_eq!(counts, [100; 3]);
+
+    router.detach(&members[0], link(0, 0));
+    let mut counts = [0; 3];
+    (0..300).for_each(|_| pick(&mut counts));
+    assert_eq!(counts[0], 0);
+    assert!(counts[1] > 0 && counts[2] > 0);
+
+    router.forget(&members[1]);
+    let mut counts = [0; 3];
+    (0..300).for_each(|_| pick(&mut counts));
+    assert_eq!(counts, [0, 0, 300]);
+    router.forget(&members[0]);
+    router.forget(&members[2]);
+    assert!(router.is_empty());
+}
+
+/// Scenario 86: an offline durable member takes messages only when nobody is connected.
+#[test]
+fn a_share_group_prefers_connected_members_to_offline_inboxes() {
+    let router = Router::new();
+    let durable = router.open(&key("d"), Some((GroupId(0), 4)));
+    let connected = transient(&router, 1);
+    for member in [&durable, &connected] {
+        router.subscribe(member, &[(filter("$share/g/a"), options(QoS::AtLeastOnce))]);
+    }
+    for _ in 0..10 {
+        let (deliveries, _) = deliver(&router, &message("a", QoS::AtLeastOnce, false), PartyId(0));
+        assert_eq!((deliveries.live.len(), deliveries.durable.len()), (1, 0));
+    }
+    router.forget(&connected);
+    let (deliveries, _) = deliver(&router, &message("a", QoS::AtLeastOnce, false), PartyId(0));
+    assert_eq!(deliveries.durable, [(4, QoS::AtLeastOnce, false, vec![])]);
+}
+
+/// [MQTT-3.1.2-4] and the option for QoS 0: inboxes take QoS 1 and 2 always, QoS 0 goes past them to the connection.
+#[test]
+fn a_durable_session_gets_qos_0_live_and_the_rest_through_its_inbox() {
+    let router = Router::new();
+    let durable = router.open(&key("d"), Some((GroupId(2), 9)));
+    router.subscribe(&durable, &[(filter("a"), options(QoS::ExactlyOnce))]);
+    let (offline, matched) = deliver(&router, &message("a", QoS::AtMostOnce, false), PartyId(0));
+    assert!(matched && offline.live.is_empty() && offline.durable.is_empty());
+    let kept = router.route(&message("a", QoS::AtMostOnce, false), PartyId(0), true);
+    assert_eq!(kept.durable.len(), 1);
+
+    router.attach(&durable, link(3, 8));
+    let (deliveries, _) = deliver(&router, &message("a", QoS::AtMostOnce, false), PartyId(0));
+    assert_eq!(deliveries.live, [(8, QoS::AtMostOnce, false, vec![])]);
+    let (deliveries, _) = deliver(&router, &message("a", QoS::ExactlyOnce, false), PartyId(0));
+    assert_eq!(deliveries.durable, [(9, QoS::ExactlyOnce, false, vec![])]);
+}
+
+#[test]
+fn reopening_an_inbox_finds_the_same_handle_with_its_filters() {
+    let router = Router::new();
+    router.restore([Restored {
+        key: key("d"),
+        inbox: (GroupId(1), 7),
+        filters: vec![(filter("a/#"), options(QoS::AtLeastOnce))],
+    }]);
+    let again = router.open(&key("d"), Some((GroupId(1), 7)));
+    assert_eq!(again.subscription_count(), 1);
+    let new = router.subscribe(&again, &[(filter("a/#"), options(QoS::AtMostOnce))]);
+    assert_eq!(new.as_slice(), [false]);
+    router.forget_inbox(GroupId(1), 7);
+    assert!(router.is_empty());
+    assert!(router.find(GroupId(1), 7).is_none());
+    assert_eq!(router.unsubscribe(&again, &[filter("a/#")]).as_slice(), [false]);
+}
+
+/// Connections of other workers are left to those workers; [MQTT-4.7.2-1] holds for leading wildcards.
+#[test]
+fn other_workers_resolve_their_own_connections() {
+    let router = Router::new();
+    let here = transient(&router, 1);
+    let there = router.open(&key("r"), None);
+    router.attach(&there, link(1, 5));
+    for subscriber in [&here, &there] {
+        router.subscribe(subscriber, &[(filter("#"), options(QoS::AtMostOnce))]);
+    }
+    let (deliveries, _) = deliver(&router, &message("a", QoS::AtMostOnce, false), PartyId(0));
+    assert_eq!(deliveries.live.len(), 1);
+    assert_eq!(deliveries.remote, [1]);
+    let (deliveries, matched) = deliver(&router, &message("$SYS/a", QoS::AtMostOnce, false), PartyId(0));
+    assert!(!matched && deliveries.live.is_empty() && deliveries.remote.is_empty());
+}
+
+/// P7: a cached plan is never used for another version of the index.
+#[test]
+fn a_cached_plan_ends_with_its_version() {
+    let router = Router::new();
+    let mut cache = PlanCache::new(Some(0));
+    let mut reader = router.reader();
+    assert!(cache.plan(reader.load(), "a").is_empty());
+    let subscriber = transient(&router, 1);
+    router.subscribe(&subscriber, &[(filter("a"), options(QoS::AtMostOnce))]);
+    assert_eq!(cache.plan(reader.load(), "a").local.len(), 1);
+    router.unsubscribe(&subscriber, &[filter("a")]);
+    assert!(cache.plan(reader.load(), "a").is_empty());
+}

@@ -1,0 +1,108 @@
+//! From a plan to deliveries of one message: QoS, RETAIN, No Local, offline sessions, one member a share group.
+
+use std::sync::Arc;
+
+use gateway::link::LinkId;
+use session::lifecycle::Target;
+use session::message::QoS;
+use smallvec::SmallVec;
+use storage::GroupId;
+
+use super::plan::{Grant, Plan};
+use super::subscriber::{PartyId, Subscriber};
+
+/// What the fan-out needs to know of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing {
+    /// QoS with which it was published.
+    pub qos: QoS,
+    /// RETAIN flag with which it was published.
+    pub retain: bool,
+    /// For No Local; the default is nobody.
+    pub publisher: PartyId,
+    /// Whether a QoS 0 message for an offline durable session is kept.
+    pub queue_qos0_offline: bool,
+}
+
+/// Takes the deliveries of one message.
+pub trait Sink {
+    /// To a connection, past any inbox.
+    fn live(&mut self, link: LinkId, shape: Shape<'_>);
+    /// To the connections of another worker that have no inbox: that worker resolves them itself.
+    fn remote(&mut self, worker: u16);
+    /// To an inbox.
+    fn durable(&mut self, group: GroupId, target: Target);
+}
+
+/// What distinguishes the encodings of one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape<'a> {
+    pub qos: QoS,
+    pub retain: bool,
+    pub identifiers: &'a [u32],
+}
+
+/// Hands every delivery of a message to `sink`; whether it has any subscriber.
+pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
+    let mut matched = select_local(plan, message, sink);
+    for worker in &plan.remote {
+        matched = true;
+        sink.remote(*worker);
+    }
+    for destination in &plan.durable {
+        let Some(grant) = destination.grant(message.publisher) else { continue };
+        matched = true;
+        one(&destination.subscriber, grant, message, sink);
+    }
+    for group in &plan.shares {
+        let Some(member) = group.pick() else { continue };
+        matched = true;
+        one(&member.subscriber, &Grant::of(&member.options), message, sink);
+    }
+    matched
+}
+
+/// The part of [`select`] that concerns the connections of the plan's own worker.
+pub fn select_local(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
+    let mut matched = false;
+    for destination in &plan.local {
+        let Some(grant) = destination.grant(message.publisher) else { continue };
+        matched = true;
+        if let Some(live) = destination.subscriber.live() {
+            sink.live(live, shape(grant, message));
+        }
+    }
+    matched
+}
+
+fn one(subscriber: &Arc<Subscriber>, grant: &Grant, message: &Outgoing, sink: &mut impl Sink) {
+    let shape = shape(grant, message);
+    let live = subscriber.live();
+    match (subscriber.inbox, live) {
+        (Some((group, lifetime)), None) if shape.qos > QoS::AtMostOnce || message.queue_qos0_offline => {
+            sink.durable(group, target(lifetime, shape));
+        }
+        (Some((group, lifetime)), Some(_)) if shape.qos > QoS::AtMostOnce => {
+            sink.durable(group, target(lifetime, shape));
+        }
+        (_, Some(live)) => sink.live(live, shape),
+        (_, None) => {}
+    }
+}
+
+fn shape<'a>(grant: &'a Grant, message: &Outgoing) -> Shape<'a> {
+    Shape {
+        qos: message.qos.min(grant.qos),
+        retain: message.retain && grant.retain_as_published,
+        identifiers: &grant.identifiers,
+    }
+}
+
+fn target(lifetime: u64, shape: Shape<'_>) -> Target {
+    Target {
+        lifetime,
+        qos: shape.qos,
+        retain: shape.retain,
+        identifiers: SmallVec::from_slice(shape.identifiers),
+    }
+}

@@ -1,0 +1,94 @@
+//! What stands in the subscription index under one filter: a subscriber with its options, or a share group.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use session::lifecycle::SubscriptionOptions;
+use session::topic::Subscription;
+
+use super::subscriber::{PartyId, Subscriber};
+
+/// One entry of the index.
+#[derive(Debug, Clone)]
+pub enum Sub {
+    One(Member),
+    Share(Arc<ShareGroup>),
+}
+
+/// A subscriber and the options of one of its subscriptions.
+#[derive(Debug, Clone)]
+pub struct Member {
+    pub subscriber: Arc<Subscriber>,
+    pub options: SubscriptionOptions,
+}
+
+impl Subscription for Sub {
+    type Id = PartyId;
+
+    fn id(&self) -> PartyId {
+        match self {
+            Self::One(member) => member.subscriber.id(),
+            Self::Share(group) => group.id,
+        }
+    }
+}
+
+/// All members of one `$share/{group}/{filter}` (§4.8.2). Immutable; a change of membership makes a new one that takes
+/// the turn over.
+#[derive(Debug)]
+pub struct ShareGroup {
+    pub(super) id: PartyId,
+    pub(super) members: Box<[Member]>,
+    pub(super) turn: Arc<AtomicUsize>,
+}
+
+/// Members that are compared for the least load, from the turn on: a large group costs no more than a small one.
+const CANDIDATES_MAX: usize = 8;
+
+impl ShareGroup {
+    /// The member that takes the next message: of the next connected ones in turn the one with the least in flight; when
+    /// none is connected, the next one in turn that has an inbox.
+    #[must_use]
+    pub fn pick(&self) -> Option<&Member> {
+        let len = self.members.len();
+        if len == 0 {
+            return None;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let in_turn = (0..len).map(|step| &self.members[turn.wrapping_add(step) % len]);
+        let mut offline = None;
+        let mut best: Option<(&Member, u32)> = None;
+        let mut candidates = 0;
+        for member in in_turn {
+            if member.subscriber.is_live() {
+                let load = member.subscriber.load();
+                if best.is_none_or(|(_, least)| load < least) {
+                    best = Some((member, load));
+                }
+                candidates += 1;
+                if load == 0 || candidates == CANDIDATES_MAX {
+                    break;
+                }
+            } else if offline.is_none() && member.subscriber.inbox.is_some() {
+                offline = Some(member);
+            }
+        }
+        best.map(|(member, _)| member).or(offline)
+    }
+
+    /// With `member` added or replaced.
+    pub(super) fn with(&self, member: Member) -> Self {
+        let id = member.subscriber.id();
+        let mut members: Vec<_> =
+            self.members.iter().filter(|other| other.subscriber.id() != id).cloned().collect();
+        members.push(member);
+        Self { id: self.id, members: members.into_boxed_slice(), turn: Arc::clone(&self.turn) }
+    }
+
+    /// Without the subscriber `id`.
+    pub(super) fn without(&self, id: PartyId) -> Self {
+        let members =
+            self.members.iter().filter(|other| other.subscriber.id() != id).cloned().collect::<Vec<_>>();
+        Self { id: self.id, members: members.into_boxed_slice(), turn: Arc::clone(&self.turn) }
+    }
+}

@@ -1,0 +1,95 @@
+//! Acknowledgements from a client: PUBACK, PUBREC, PUBREL, PUBCOMP (§4.3).
+
+use gateway::codec::{Ack, AckType, ReasonCode, Version};
+use gateway::connection::Output;
+use gateway::service::Disconnecting;
+use session::lifecycle::Command;
+use session::qos::{OutboundError, Settled};
+
+use super::Worker;
+use super::client::Session;
+use super::commit::Op;
+
+const PROTOCOL_ERROR: Disconnecting = Disconnecting {
+    reason: ReasonCode::ProtocolError,
+    text: Some("the acknowledgement does not fit its exchange"),
+};
+
+impl Worker {
+    /// # Errors
+    /// The acknowledgement is of the wrong type for its exchange.
+    pub(super) fn acknowledgement(
+        &self,
+        session: &mut Session,
+        ack: &Ack<'_>,
+        out: &mut Output,
+    ) -> Result<(), Disconnecting> {
+        match ack.ack_type {
+            AckType::PubAck => settle(session, |session| session.outbound.puback(ack.packet_id)),
+            AckType::PubComp => settle(session, |session| session.outbound.pubcomp(ack.packet_id)),
+            AckType::PubRec if ack.reason.is_error() => {
+                settle(session, |session| session.outbound.pubrec_refused(ack.packet_id))
+            }
+            AckType::PubRec => received(session, ack.packet_id, out),
+            AckType::PubRel => {
+                self.release(session, ack.packet_id, out);
+                Ok(())
+            }
+        }
+    }
+
+    /// PUBREL: the id is free again; PUBCOMP follows the commit of that.
+    fn release(&self, session: &mut Session, packet_id: u16, out: &mut Output) {
+        let known = session.inbound.release(packet_id);
+        let durable = session.durable.as_mut().map(|durable| {
+            durable.resumed.retain(|resumed| *resumed != packet_id);
+            (durable.group, durable.session)
+        });
+        if let (true, Some((group, owner))) = (known, durable) {
+            let command = Command::Release { session: owner, packet_id };
+            if self.propose(session, group, command, Op::Released { packet_id }) {
+                return;
+            }
+        }
+        let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+        out.ack(AckType::PubComp, packet_id, reason);
+    }
+}
+
+fn settle(
+    session: &mut Session,
+    finish: impl FnOnce(&mut Session) -> Result<Settled, OutboundError>,
+) -> Result<(), Disconnecting> {
+    match finish(session) {
+        Ok(Settled::Inbox { offset }) => {
+            if let Some(durable) = &mut session.durable {
+                durable.inbox.settled(offset);
+            }
+            Ok(())
+        }
+        // An id that is not in flight: a late answer to an exchange that is over.
+        Ok(Settled::Transient) | Err(OutboundError::UnknownPacketId) => Ok(()),
+        Err(OutboundError::WrongKind) => Err(PROTOCOL_ERROR),
+    }
+}
+
+/// PUBREC of success: PUBREL follows, for an inbox entry after the receipt is committed.
+fn received(session: &mut Session, packet_id: u16, out: &mut Output) -> Result<(), Disconnecting> {
+    match session.outbound.pubrec(packet_id) {
+        Ok(Settled::Transient) => out.ack(AckType::PubRel, packet_id, ReasonCode::Success),
+        Ok(Settled::Inbox { offset }) => {
+            if let Some(durable) = &mut session.durable {
+                durable.inbox.received(offset, packet_id);
+            }
+        }
+        Err(OutboundError::UnknownPacketId) => {
+            let reason = match out.version() {
+                Version::V5 => ReasonCode::PacketIdentifierNotFound,
+                Version::V311 => ReasonCode::Success,
+            };
+            out.ack(AckType::PubRel, packet_id, reason);
+        }
+        Err(OutboundError::WrongKind) => return Err(PROTOCOL_ERROR),
+    }
+    Ok(())
+}

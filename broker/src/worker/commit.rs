@@ -1,0 +1,211 @@
+//! Commands under way: who waits for which reply, under which scope, and what happens when it comes.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gateway::codec::{AckType, ReasonCode};
+use gateway::connection::Output;
+use session::lifecycle::{Command, Reply};
+use session::owner::Scope;
+use smallvec::SmallVec;
+use storage::{Done, GroupId, Proposal, StorageError};
+
+use super::Worker;
+use super::client::{Event, Post, Session};
+use super::stats::Drop;
+use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
+
+/// What goes on when a command is committed.
+#[derive(Debug)]
+pub(super) enum Op {
+    /// A publish that must be stored (retained, received id) before it is routed.
+    Prepared {
+        publish: u64,
+    },
+    /// A publish was appended to the inboxes of one group.
+    Appended {
+        publish: u64,
+    },
+    /// PUBREL of a durable session: PUBCOMP is owed.
+    Released {
+        packet_id: u16,
+    },
+    /// Acknowledgements were recorded; PUBREL is owed for these packet ids.
+    Acked {
+        received: SmallVec<[u16; 8]>,
+    },
+    Subscribed(Box<SubscribeTicket>),
+    Unsubscribed(Box<UnsubscribeTicket>),
+    /// Retained messages were appended to the session's own inbox.
+    Fed,
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub(super) struct Pending {
+    post: Rc<Post>,
+    op: Op,
+    scope: Rc<Scope>,
+}
+
+/// A command that came back.
+#[derive(Debug)]
+pub(super) struct Committed {
+    op: Op,
+    reply: Result<Reply, Arc<StorageError>>,
+    scope: Rc<Scope>,
+}
+
+impl Worker {
+    /// Proposes a command in the session's turn; its reply comes back as `op`. False outside of a turn (fenced).
+    pub(super) fn propose(&self, session: &mut Session, group: GroupId, command: Command, op: Op) -> bool {
+        let Some(scope) = session.scopes.share() else { return false };
+        let post = Rc::clone(&session.post);
+        let token = self.pending.borrow_mut().insert(Pending { post, op, scope });
+        let port = Arc::clone(&self.port) as Arc<dyn storage::CompletionPort>;
+        let done = Done::Port { port, token: token as u64 };
+        self.batch.borrow_mut().propose(group, Proposal { command, done });
+        true
+    }
+
+    /// Replies came back from the store.
+    pub(super) fn committed(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
+        for (token, reply) in batch {
+            let pending =
+                usize::try_from(token).ok().and_then(|token| self.pending.borrow_mut().try_remove(token));
+            let Some(Pending { post, op, scope }) = pending else { continue };
+            let committed = Committed { op, reply, scope };
+            if post.closed.get() {
+                self.settle_closed(&post, committed);
+                continue;
+            }
+            let mut waiting = post.committed.borrow_mut();
+            waiting.push(committed);
+            if waiting.len() == 1 {
+                post.link.push_event(Event::Wake);
+            }
+        }
+    }
+
+    /// Completions of a connected session.
+    ///
+    /// The scope of each stays open until its acknowledgement is written.
+    pub(super) fn settle(&self, session: &mut Session, out: &mut Output) {
+        let waiting = std::mem::take(&mut *session.post.committed.borrow_mut());
+        for committed in waiting {
+            session.scopes.resume(committed.scope);
+            self.go_on(session, committed.op, committed.reply, Some(out));
+        }
+        self.advance_publishes(session, Some(out));
+    }
+
+    /// A completion for a connection that is gone: what was admitted is still done, nobody is answered.
+    fn settle_closed(&self, post: &Rc<Post>, committed: Committed) {
+        let orphan = post.orphan.borrow_mut().take();
+        let Some(mut session) = orphan else { return self.finish_detached(committed) };
+        session.scopes.resume(committed.scope);
+        self.go_on(&mut session, committed.op, committed.reply, None);
+        self.advance_publishes(&mut session, None);
+        session.scopes.leave();
+        self.keep_orphan(session);
+    }
+
+    /// Keeps the session of a closed connection while publishes of it are not routed.
+    pub(super) fn keep_orphan(&self, session: Box<Session>) {
+        if session.publishes.has_unrouted() && !session.failed {
+            let post = Rc::clone(&session.post);
+            *post.orphan.borrow_mut() = Some(session);
+        }
+    }
+
+    /// Completions that were left when the connection closed.
+    pub(super) fn settle_left_over(&self, session: &mut Session) {
+        let waiting = std::mem::take(&mut *session.post.committed.borrow_mut());
+        for committed in waiting {
+            session.scopes.resume(committed.scope);
+            self.go_on(session, committed.op, committed.reply, None);
+        }
+        self.advance_publishes(session, None);
+        session.scopes.leave();
+    }
+
+    /// A subscription that was committed is in the stored session: it must take effect without a connection too.
+    fn finish_detached(&self, committed: Committed) {
+        match (committed.op, committed.reply) {
+            (Op::Subscribed(ticket), Ok(Reply::Subscribed { .. })) => self.take_effect(&ticket),
+            (Op::Unsubscribed(ticket), Ok(Reply::Unsubscribed { .. })) => self.end_effect(&ticket),
+            _ => {}
+        }
+    }
+
+    fn go_on(
+        &self,
+        session: &mut Session,
+        op: Op,
+        reply: Result<Reply, Arc<StorageError>>,
+        out: Option<&mut Output>,
+    ) {
+        let reply = match reply {
+            Ok(Reply::Conflict(conflict)) => {
+                tracing::debug!(%conflict, "a command of a connection was refused");
+                session.failed = true;
+                return;
+            }
+            Ok(reply) => reply,
+            Err(error) => {
+                tracing::debug!(%error, "a command of a connection has no answer");
+                session.failed = true;
+                return;
+            }
+        };
+        match (op, reply) {
+            (Op::Prepared { publish }, Reply::Received { first, sequence }) => {
+                session.publishes.received(publish, first, sequence);
+            }
+            (Op::Prepared { publish }, _) => session.publishes.prepared(publish),
+            (Op::Appended { publish }, reply) => {
+                self.count_quota(&reply);
+                session.publishes.appended(publish);
+            }
+            (Op::Fed, reply) => {
+                self.count_quota(&reply);
+                self.feed_appended(session);
+            }
+            (Op::Released { packet_id }, reply) => {
+                let known = !matches!(reply, Reply::Released { known: false });
+                let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+                if let Some(out) = out {
+                    out.ack(AckType::PubComp, packet_id, reason);
+                }
+            }
+            (Op::Acked { received }, _) => {
+                if let Some(out) = out {
+                    for packet_id in received {
+                        out.ack(AckType::PubRel, packet_id, ReasonCode::Success);
+                    }
+                }
+            }
+            (Op::Subscribed(ticket), Reply::Subscribed { new }) => {
+                self.take_effect(&ticket);
+                if let Some(out) = out {
+                    self.subscribed(session, &ticket, &new, out);
+                }
+            }
+            (Op::Unsubscribed(ticket), Reply::Unsubscribed { existed }) => {
+                self.end_effect(&ticket);
+                if let Some(out) = out {
+                    self.unsubscribed(session, &ticket, &existed, out);
+                }
+            }
+            (Op::Subscribed(_) | Op::Unsubscribed(_), _) => session.failed = true,
+        }
+    }
+
+    fn count_quota(&self, reply: &Reply) {
+        if let Reply::Appended { over_quota, .. } = reply
+            && *over_quota > 0
+        {
+            self.stats.dropped(Drop::InboxQuota, u64::from(*over_quota));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! One message to many connections: encoded once per shape, appended to each outbox of this worker; what goes to other
+//! workers and to inboxes is collected.
+
+use std::sync::Arc;
+
+use gateway::codec::{PublishTemplate, Version};
+use gateway::link::{Link, LinkId, MessageDelivery};
+use session::lifecycle::Target;
+use session::message::{Message, QoS};
+use session::time::Millis;
+use smallvec::SmallVec;
+use storage::GroupId;
+
+use super::Worker;
+use super::client::Event;
+use super::mail::Parcel;
+use super::stats::Drop;
+use crate::route::{LiveTarget, PartyId, Shape, Sink};
+
+/// What is delivered: borrowed from the packet that brought it, or from a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub topic: &'a str,
+    pub properties: &'a [u8],
+    pub payload: &'a [u8],
+    pub qos: QoS,
+    pub retain: bool,
+    pub expires_at: Option<Millis>,
+}
+
+/// An encoding of the message.
+struct Encoded {
+    version: Version,
+    qos: QoS,
+    retain: bool,
+    identifiers: SmallVec<[u32; 1]>,
+    template: PublishTemplate,
+}
+
+/// The deliveries of one message.
+pub(super) struct Fanout<'a> {
+    worker: &'a Worker,
+    parts: Parts<'a>,
+    /// Made when something needs it: other workers, subscribers with aliases, a message that expires.
+    message: Option<Arc<Message>>,
+    encoded: SmallVec<[Encoded; 2]>,
+    durable: SmallVec<[(GroupId, Vec<Target>); 4]>,
+    /// Other workers: whether all their connections get it, and which ones get it singly.
+    remote: SmallVec<[(u16, bool, Vec<LiveTarget>); 2]>,
+    only_inboxes: bool,
+}
+
+impl<'a> Fanout<'a> {
+    pub(super) fn new(worker: &'a Worker, parts: Parts<'a>) -> Self {
+        Self {
+            worker,
+            parts,
+            message: None,
+            encoded: SmallVec::new(),
+            durable: SmallVec::new(),
+            remote: SmallVec::new(),
+            only_inboxes: false,
+        }
+    }
+
+    pub(super) fn of_message(worker: &'a Worker, message: &'a Arc<Message>) -> Self {
+        let parts = Parts {
+            topic: message.topic(),
+            properties: message.properties(),
+            payload: message.payload(),
+            qos: message.qos,
+            retain: message.retain,
+            expires_at: message.expires_at,
+        };
+        Self { message: Some(Arc::clone(message)), ..Self::new(worker, parts) }
+    }
+
+    /// Connections were served before: the rest of the fan-out goes to inboxes only.
+    pub(super) fn only_inboxes(&mut self) {
+        self.only_inboxes = true;
+    }
+
+    /// What goes to inboxes.
+    pub(super) fn take_durable(&mut self) -> SmallVec<[(GroupId, Vec<Target>); 4]> {
+        std::mem::take(&mut self.durable)
+    }
+
+    /// Leaves what goes to other workers in the batch of the turn.
+    pub(super) fn send_parcel(&mut self, publisher: PartyId) {
+        for (worker, everyone, targets) in std::mem::take(&mut self.remote) {
+            let message = self.message();
+            self.worker.batch.borrow_mut().send(worker, Parcel { message, publisher, everyone, targets });
+        }
+    }
+
+    /// One delivery to a connection of this worker.
+    pub(super) fn deliver(&mut self, id: LinkId, shape: Shape<'_>) {
+        let worker = self.worker;
+        let pushed = worker.links.with(id, |link| self.push(link, shape));
+        match pushed {
+            Some(true) => worker.stats.sent(shape.qos, self.parts.payload.len()),
+            Some(false) => worker.stats.dropped(Drop::OutboxFull, 1),
+            None => {}
+        }
+    }
+
+    fn push(&mut self, link: &Link<Event>, shape: Shape<'_>) -> bool {
+        let client = link.shape();
+        if client.wants_messages || self.parts.expires_at.is_some() {
+            return link.push_message(MessageDelivery {
+                message: self.message(),
+                qos: shape.qos,
+                retain: shape.retain,
+                dup: false,
+                identifiers: SmallVec::from_slice(shape.identifiers),
+                offset: None,
+            });
+        }
+        // Too large for any packet: counts as delivered, like any other that the client cannot take.
+        let Some(template) = self.template(client.version, shape) else { return true };
+        match shape.qos {
+            QoS::AtMostOnce => link.push_bytes(template),
+            QoS::AtLeastOnce => link.push_exchange(template, false),
+            QoS::ExactlyOnce => link.push_exchange(template, true),
+        }
+    }
+
+    fn template(&mut self, version: Version, shape: Shape<'_>) -> Option<&PublishTemplate> {
+        // 3.1.1 has no identifiers: one encoding serves all of them.
+        let identifiers = if version == Version::V5 { shape.identifiers } else { &[] };
+        let found = self.encoded.iter().position(|encoded| {
+            encoded.version == version
+                && encoded.qos == shape.qos
+                && encoded.retain == shape.retain
+                && *encoded.identifiers == *identifiers
+        });
+        let at = match found {
+            Some(at) => at,
+            None => {
+                let message = self.message();
+                let template =
+                    PublishTemplate::new(version, &message, shape.qos, shape.retain, identifiers, None)?;
+                self.encoded.push(Encoded {
+                    version,
+                    qos: shape.qos,
+                    retain: shape.retain,
+                    identifiers: SmallVec::from_slice(identifiers),
+                    template,
+                });
+                self.encoded.len() - 1
+            }
+        };
+        Some(&self.encoded[at].template)
+    }
+
+    fn message(&mut self) -> Arc<Message> {
+        let parts = self.parts;
+        Arc::clone(self.message.get_or_insert_with(|| Arc::new(parts.message())))
+    }
+
+    fn remote_entry(&mut self, worker: u16) -> &mut (u16, bool, Vec<LiveTarget>) {
+        let at = match self.remote.iter().position(|(other, ..)| *other == worker) {
+            Some(at) => at,
+            None => {
+                self.remote.push((worker, false, Vec::new()));
+                self.remote.len() - 1
+            }
+        };
+        &mut self.remote[at]
+    }
+}
+
+impl Sink for Fanout<'_> {
+    fn live(&mut self, link: LinkId, shape: Shape<'_>) {
+        if self.only_inboxes {
+            return;
+        }
+        if link.worker == self.worker.id {
+            return self.deliver(link, shape);
+        }
+        let target = LiveTarget {
+            link,
+            qos: shape.qos,
+            retain: shape.retain,
+            identifiers: SmallVec::from_slice(shape.identifiers),
+        };
+        self.remote_entry(link.worker).2.push(target);
+    }
+
+    fn remote(&mut self, worker: u16) {
+        if !self.only_inboxes {
+            self.remote_entry(worker).1 = true;
+        }
+    }
+
+    fn durable(&mut self, group: GroupId, target: Target) {
+        match self.durable.iter_mut().find(|(other, _)| *other == group) {
+            Some((_, targets)) => targets.push(target),
+            None => self.durable.push((group, vec![target])),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What other threads send to a worker, and the handle by which they do.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use gateway::driver::Mailbox;
+use gateway::link::{CloseRequest, LinkId};
+use session::lifecycle::Reply;
+use session::message::Message;
+use storage::{CompletionPort, DeliveryPort, InboxEntry, Pushed, StorageError};
+
+use super::retained::RetainedPage;
+use super::stats::{StatsView, WorkerStats};
+use super::sys::SysTopics;
+use crate::owners::CloseLinks;
+use crate::route::{LiveTarget, PartyId};
+
+/// Bytes of messages on their way to one worker; what comes on top is dropped and counted.
+const TRANSIT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes that a message on its way is taken to need beside its body.
+const PARCEL_OVERHEAD: usize = 256;
+
+/// One letter to a worker.
+#[derive(Debug)]
+pub enum Mail {
+    /// Messages for connections of the worker.
+    Deliver(Vec<Parcel>),
+    /// Replies of committed commands, by token.
+    Committed(Vec<(u64, Result<Reply, Arc<StorageError>>)>),
+    /// Messages appended to inboxes whose sessions are connected here.
+    Pushed(Vec<Pushed>),
+    /// A page of an inbox that was behind.
+    InboxPage {
+        link: LinkId,
+        page: Result<InboxPage, Arc<StorageError>>,
+    },
+    /// Retained messages of a new subscription.
+    Retained {
+        link: LinkId,
+        found: Result<RetainedPage, Arc<StorageError>>,
+    },
+    Close(LinkId, CloseRequest),
+}
+
+/// Entries of an inbox, and the offset to go on from.
+#[derive(Debug)]
+pub struct InboxPage {
+    pub entries: Vec<InboxEntry>,
+    pub next: u64,
+}
+
+/// One message for connections of another worker.
+#[derive(Debug)]
+pub struct Parcel {
+    pub message: Arc<Message>,
+    /// For No Local.
+    pub publisher: PartyId,
+    /// To every matching session without an inbox: the worker resolves them itself.
+    pub everyone: bool,
+    /// To these, past any inbox.
+    pub targets: Vec<LiveTarget>,
+}
+
+impl Parcel {
+    fn weight(&self) -> usize {
+        PARCEL_OVERHEAD + self.message.len() + self.targets.len() * size_of::<LiveTarget>()
+    }
+}
+
+/// All workers of a node, from any thread.
+#[derive(Debug)]
+pub struct Workers {
+    mailboxes: OnceLock<Arc<[Mailbox<Mail>]>>,
+    /// Bytes of parcels on their way, by worker.
+    transit: Box<[AtomicUsize]>,
+    stats: Box<[Arc<WorkerStats>]>,
+    /// Where work goes that would hold a worker up.
+    control: tokio::runtime::Handle,
+    sys: SysTopics,
+}
+
+impl Workers {
+    /// Handles of `count` workers; mail that is sent before they run is lost. Must be called on the control runtime.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        Self {
+            control: tokio::runtime::Handle::current(),
+            sys: SysTopics::default(),
+            mailboxes: OnceLock::new(),
+            transit: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            stats: (0..count).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    /// Number of workers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.stats.len()
+    }
+
+    /// Never true: a node has a worker.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.stats.is_empty()
+    }
+
+    /// Counters of all workers together.
+    #[must_use]
+    pub fn totals(&self) -> StatsView {
+        self.stats.iter().fold(StatsView::default(), |sum, stats| sum.plus(&stats.view()))
+    }
+
+    /// Letters that wait, by worker.
+    #[must_use]
+    pub fn mailbox_depths(&self) -> Vec<usize> {
+        self.mailboxes.get().map_or_else(Vec::new, |boxes| boxes.iter().map(Mailbox::len).collect())
+    }
+
+    /// The `$SYS` topics of the node.
+    #[must_use]
+    pub fn sys(&self) -> &SysTopics {
+        &self.sys
+    }
+
+    /// Runs `work` beside the workers: it may take long or read from disk.
+    pub(super) fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        drop(self.control.spawn_blocking(work));
+    }
+
+    pub(super) fn open(&self, mailboxes: &Arc<[Mailbox<Mail>]>) {
+        // Every worker sets the same; the first one wins.
+        let _ = self.mailboxes.set(Arc::clone(mailboxes));
+    }
+
+    pub(super) fn stats(&self, worker: u16) -> Arc<WorkerStats> {
+        Arc::clone(&self.stats[usize::from(worker)])
+    }
+
+    /// Sends one letter; does nothing when the worker has stopped.
+    pub(super) fn send(&self, worker: u16, mail: Mail) {
+        if let Some(mailbox) = self.mailboxes.get().and_then(|boxes| boxes.get(usize::from(worker))) {
+            // A worker that has stopped has no connections: nothing is lost.
+            let _ = mailbox.push(mail);
+        }
+    }
+
+    /// Sends messages; returns how many were dropped because too much is on its way already.
+    pub(super) fn deliver(&self, worker: u16, parcels: Vec<Parcel>) -> u64 {
+        let weight = parcels.iter().map(Parcel::weight).sum::<usize>();
+        let transit = &self.transit[usize::from(worker)];
+        if transit.load(Ordering::Relaxed) + weight > TRANSIT_BYTES_MAX {
+            return parcels.len() as u64;
+        }
+        transit.fetch_add(weight, Ordering::Relaxed);
+        self.send(worker, Mail::Deliver(parcels));
+        0
+    }
+
+    /// The worker took these.
+    pub(super) fn delivered(&self, worker: u16, parcels: &[Parcel]) {
+        let weight = parcels.iter().map(Parcel::weight).sum::<usize>();
+        self.transit[usize::from(worker)].fetch_sub(weight, Ordering::Relaxed);
+    }
+}
+
+impl CloseLinks for Workers {
+    fn close(&self, link: LinkId, request: CloseRequest) {
+        self.send(link.worker, Mail::Close(link, request));
+    }
+}
+
+/// The way back from the store to one worker.
+#[derive(Debug)]
+pub(super) struct Port {
+    worker: u16,
+    workers: Arc<Workers>,
+}
+
+impl Port {
+    pub(super) fn new(worker: u16, workers: Arc<Workers>) -> Self {
+        Self { worker, workers }
+    }
+
+    pub(super) fn send(&self, mail: Mail) {
+        self.workers.send(self.worker, mail);
+    }
+}
+
+impl CompletionPort for Port {
+    fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
+        self.send(Mail::Committed(batch));
+    }
+}
+
+impl DeliveryPort for Port {
+    fn deliver(&self, batch: Vec<Pushed>) {
+        self.send(Mail::Pushed(batch));
+    }
+}
+
+/// The token of an attached inbox: slot and serial of its link.
+pub(super) fn link_token(link: LinkId) -> u64 {
+    u64::from(link.serial) << 32 | u64::from(link.slot)
+}
+
+/// The link that a token of worker `worker` stands for.
+pub(super) fn token_link(worker: u16, token: u64) -> LinkId {
+    LinkId { worker, slot: token as u32, serial: (token >> 32) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_its_link() {
+        let link = LinkId { worker: 3, slot: 70_000, serial: 4_000_000_000 };
+        assert_eq!(token_link(3, link_token(link)), link);
+    }
+}

@@ -1,0 +1,231 @@
+//! PUBLISH from a client: authorise, check the window, route, acknowledge.
+//!
+//! A message that concerns live connections only is routed from the borrowed packet and acknowledged at once; what must be
+//! stored first takes its place in [`Publishes`](super::publishes::Publishes).
+
+use std::sync::Arc;
+
+use gateway::codec::{AckType, Publish, ReasonCode, forwarded_properties};
+use gateway::connection::Output;
+use gateway::service::Disconnecting;
+use session::lifecycle::{Append, Command, Stamp};
+use session::message::{Message, QoS};
+use session::qos::Received;
+use session::time::Millis;
+
+use super::Worker;
+use super::client::Session;
+use super::commit::Op;
+use super::fanout::{Fanout, Parts};
+use super::publishes::{Item, Work};
+use super::stats::Drop;
+use crate::route::{Outgoing, PartyId, select, select_local};
+
+impl Worker {
+    /// # Errors
+    /// The client broke its Receive Maximum, or the store is not there: close with this reason.
+    pub(super) fn publish(
+        &self,
+        session: &mut Session,
+        publish: &Publish<'_>,
+        out: &mut Output,
+    ) -> Result<(), Disconnecting> {
+        self.stats.received(publish.qos, publish.payload.len());
+        let exceeded = |_| Disconnecting { reason: ReasonCode::ReceiveMaximumExceeded, text: None };
+        match publish.qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => session.inbound.publish_qos1().map_err(exceeded)?,
+            QoS::ExactlyOnce => {
+                let received = session.inbound.publish_qos2(publish.packet_id).map_err(exceeded)?;
+                if received == Received::Duplicate && !take_resumed(session, publish.packet_id) {
+                    // [MQTT-4.3.3-10]: acknowledged again, not routed again.
+                    self.answer(session, publish, ReasonCode::Success, out);
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(refusal) = self.refusal(session, publish) {
+            self.answer(session, publish, refusal, out);
+            return Ok(());
+        }
+        let stored_first = publish.retain || (publish.qos == QoS::ExactlyOnce && session.durable.is_some());
+        if stored_first || session.publishes.has_unrouted() {
+            self.enqueue(session, publish);
+            self.advance_publishes(session, Some(out));
+            return Ok(());
+        }
+        let plan = self.plan(publish.topic);
+        if !plan.is_local() {
+            let item = Item::work(publish.packet_id, Arc::new(self.message(publish)), 0);
+            session.publishes.push(item);
+            self.advance_publishes(session, Some(out));
+            return Ok(());
+        }
+        let mut scratch = Vec::new();
+        let parts = self.parts(publish, &mut scratch);
+        let mut fanout = Fanout::new(self, parts);
+        let outgoing = outgoing(self, publish.qos, false, session.subscriber.id());
+        let matched = select_local(&plan, &outgoing, &mut fanout);
+        self.answer(session, publish, outcome(matched), out);
+        Ok(())
+    }
+
+    /// Routes what is due and acknowledges what is finished, in order.
+    pub(super) fn advance_publishes(&self, session: &mut Session, mut out: Option<&mut Output>) {
+        while let Some((number, work)) = session.publishes.take_routable() {
+            if let Some(work) = work {
+                let (appends, reason) = self.route(session, number, &work);
+                session.publishes.set_routed(number, appends, reason);
+            }
+        }
+        while let Some(item) = session.publishes.take_finished() {
+            if let Some(out) = out.as_deref_mut() {
+                acknowledge(session, item.packet_id, item.qos, item.reason, out);
+            }
+        }
+    }
+
+    /// Why the publish is not taken.
+    fn refusal(&self, session: &Session, publish: &Publish<'_>) -> Option<ReasonCode> {
+        if publish.topic.starts_with('$') && publish.topic.starts_with("$SYS") {
+            return Some(ReasonCode::NotAuthorized);
+        }
+        if !session.access.may_publish(&session.subscriber.key, publish.topic) {
+            self.stats.dropped(Drop::NotAuthorized, 1);
+            return Some(ReasonCode::NotAuthorized);
+        }
+        if publish.retain && !publish.payload.is_empty() {
+            let too_large = publish.payload.len() > self.options.retained_bytes_max;
+            if too_large || self.retained_full.get() {
+                self.stats.dropped(Drop::RetainedQuota, 1);
+                return Some(ReasonCode::QuotaExceeded);
+            }
+        }
+        None
+    }
+
+    /// Answers in the order of receipt.
+    fn answer(&self, session: &mut Session, publish: &Publish<'_>, reason: ReasonCode, out: &mut Output) {
+        if session.publishes.is_empty() {
+            acknowledge(session, publish.packet_id, publish.qos, reason, out);
+        } else if publish.qos != QoS::AtMostOnce {
+            session.publishes.push(Item::answer(publish.packet_id, publish.qos, reason));
+            self.advance_publishes(session, Some(out));
+        }
+    }
+
+    /// Proposes what must be stored before the routing, and takes the publish into the queue.
+    fn enqueue(&self, session: &mut Session, publish: &Publish<'_>) {
+        let message = Arc::new(self.message(publish));
+        let number = session.publishes.next_number();
+        let mut waits = 0;
+        let durable = session.durable.as_ref().map(|durable| (durable.group, durable.session));
+        if let (QoS::ExactlyOnce, Some((group, owner))) = (publish.qos, durable) {
+            let command = Command::Receive { session: owner, packet_id: publish.packet_id };
+            waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
+        }
+        if publish.retain {
+            let group = self.shared.store.group_of_topic(publish.topic);
+            let command = Command::Retain { message: Message::clone(&message) };
+            waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
+        }
+        session.publishes.push(Item::work(publish.packet_id, message, waits));
+    }
+
+    /// Hands one message to everybody; the number of commits that its acknowledgement waits for, and what it says.
+    fn route(&self, session: &mut Session, number: u64, work: &Work) -> (u16, ReasonCode) {
+        let message = &work.message;
+        let plan = self.plan(message.topic());
+        let mut fanout = Fanout::of_message(self, message);
+        let outgoing = outgoing(self, message.qos, message.retain, session.subscriber.id());
+        if work.repeated {
+            fanout.only_inboxes();
+        }
+        let matched = select(&plan, &outgoing, &mut fanout);
+        fanout.send_parcel(session.subscriber.id());
+        let stamp = work.sequence.and_then(|sequence| stamp(session, number, sequence));
+        let mut appends = 0;
+        for (group, targets) in fanout.take_durable() {
+            let message = Message::clone(message);
+            let command = Command::Append(Box::new(Append { message, stamp: stamp.clone(), targets }));
+            appends += u16::from(self.propose(session, group, command, Op::Appended { publish: number }));
+        }
+        (appends, outcome(matched))
+    }
+
+    fn parts<'a>(&self, publish: &Publish<'a>, scratch: &'a mut Vec<u8>) -> Parts<'a> {
+        let properties = if publish.properties_forwardable {
+            publish.properties
+        } else {
+            forwarded_properties(publish.properties, scratch)
+        };
+        Parts {
+            topic: publish.topic,
+            properties,
+            payload: publish.payload,
+            qos: publish.qos,
+            retain: publish.retain,
+            expires_at: self.expires_at(publish.message_expiry_sec),
+        }
+    }
+
+    fn message(&self, publish: &Publish<'_>) -> Message {
+        let mut scratch = Vec::new();
+        self.parts(publish, &mut scratch).message()
+    }
+
+    fn expires_at(&self, expiry_sec: Option<u32>) -> Option<Millis> {
+        expiry_sec.map(|sec| self.now_ms.get().plus_ms(u64::from(sec) * 1_000))
+    }
+}
+
+fn outgoing(worker: &Worker, qos: QoS, retain: bool, publisher: PartyId) -> Outgoing {
+    Outgoing { qos, retain, publisher, queue_qos0_offline: worker.options.queue_qos0_offline }
+}
+
+fn outcome(matched: bool) -> ReasonCode {
+    if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers }
+}
+
+/// Whether the id was received on an earlier connection and is seen on this one for the first time.
+fn take_resumed(session: &mut Session, packet_id: u16) -> bool {
+    let Some(durable) = &mut session.durable else { return false };
+    let Some(at) = durable.resumed.iter().position(|resumed| *resumed == packet_id) else { return false };
+    durable.resumed.swap_remove(at);
+    true
+}
+
+fn stamp(session: &Session, number: u64, sequence: u64) -> Option<Stamp> {
+    let durable = session.durable.as_ref()?;
+    let packet_id = session.publishes.packet_id(number)?;
+    let key = session.subscriber.key.clone();
+    Some(Stamp::Publisher { key, lifetime: durable.session.lifetime, packet_id, sequence })
+}
+
+fn acknowledge(session: &mut Session, packet_id: u16, qos: QoS, reason: ReasonCode, out: &mut Output) {
+    match qos {
+        QoS::AtMostOnce => {}
+        QoS::AtLeastOnce => {
+            out.ack(AckType::PubAck, packet_id, reason);
+            session.inbound.acked();
+        }
+        QoS::ExactlyOnce => {
+            out.ack(AckType::PubRec, packet_id, reason);
+            // A 3.1.1 client does not see the refusal and goes on with PUBREL.
+            if reason.is_error() && out.version() == gateway::codec::Version::V5 {
+                session.inbound.refused(packet_id);
+            }
+        }
+    }
+}
+
+impl Parts<'_> {
+    /// The message, in one allocation.
+    pub(super) fn message(&self) -> Message {
+        let mut message = Message::new(self.topic, self.properties, self.payload);
+        message.qos = self.qos;
+        message.retain = self.retain;
+        message.expires_at = self.expires_at;
+        message
+    }
+}

@@ -1,0 +1,205 @@
+//! Publishes of one connection that are not finished, in the order of receipt: routed in order, acknowledged in order
+//! ([MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-5]).
+//!
+//! ```text
+//! push ──▶ Preparing ──retained value, received id committed──▶ (routed, in order) ──▶ Appending ──inboxes committed──▶ (acknowledged, in order)
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use gateway::codec::ReasonCode;
+use session::message::{Message, QoS};
+
+/// The publishes under way. Empty for an idle or purely transient publisher; allocates nothing then.
+#[derive(Debug, Default)]
+pub(super) struct Publishes {
+    queue: VecDeque<Item>,
+    /// Number of the first item.
+    first: u64,
+    /// Items from the front on that are routed.
+    routed: usize,
+}
+
+/// One publish.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub packet_id: u16,
+    pub qos: QoS,
+    pub reason: ReasonCode,
+    /// Commits that are awaited in the current step.
+    pub waits: u16,
+    /// What is to be routed; `None`: nothing (refused, or a duplicate that needs an answer only).
+    pub work: Option<Box<Work>>,
+}
+
+/// A message that is to be routed.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub message: Arc<Message>,
+    /// Sequence of the received QoS 2 id; stamps the appends.
+    pub sequence: Option<u64>,
+    /// A duplicate: only its appends are repeated, connections were served before.
+    pub repeated: bool,
+}
+
+impl Item {
+    /// An answer in its place.
+    pub(super) fn answer(packet_id: u16, qos: QoS, reason: ReasonCode) -> Self {
+        Self { packet_id, qos, reason, waits: 0, work: None }
+    }
+
+    /// A message to be routed once `waits` commits are there.
+    pub(super) fn work(packet_id: u16, message: Arc<Message>, waits: u16) -> Self {
+        let qos = message.qos;
+        let work = Work { message, sequence: None, repeated: false };
+        Self { packet_id, qos, reason: ReasonCode::Success, waits, work: Some(Box::new(work)) }
+    }
+}
+
+impl Publishes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether an earlier publish still waits before its routing: a later one must not overtake it.
+    pub(super) fn has_unrouted(&self) -> bool {
+        self.routed < self.queue.len()
+    }
+
+    /// The number that the next item gets.
+    pub(super) fn next_number(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
+    pub(super) fn push(&mut self, item: Item) {
+        self.queue.push_back(item);
+    }
+
+    /// The next publish to be routed with its number, when its turn has come; it counts as routed from now on.
+    pub(super) fn take_routable(&mut self) -> Option<(u64, Option<Box<Work>>)> {
+        let item = self.queue.get_mut(self.routed).filter(|item| item.waits == 0)?;
+        let work = item.work.take();
+        let number = self.first + self.routed as u64;
+        self.routed += 1;
+        Some((number, work))
+    }
+
+    /// A routed publish waits for `appends` commits and will be answered with `reason`.
+    pub(super) fn set_routed(&mut self, number: u64, appends: u16, reason: ReasonCode) {
+        if let Some(item) = self.item(number) {
+            item.waits = appends;
+            item.reason = reason;
+        }
+    }
+
+    /// The next publish to be acknowledged, when all before it are.
+    pub(super) fn take_finished(&mut self) -> Option<Item> {
+        if self.routed == 0 || self.queue.front()?.waits > 0 {
+            return None;
+        }
+        self.routed -= 1;
+        self.first += 1;
+        let item = self.queue.pop_front();
+        if self.queue.is_empty() && self.queue.capacity() > KEPT_MAX {
+            self.queue = VecDeque::new();
+        }
+        item
+    }
+
+    /// The retained value was stored.
+    pub(super) fn prepared(&mut self, number: u64) {
+        if let Some(item) = self.item(number) {
+            item.waits = item.waits.saturating_sub(1);
+        }
+    }
+
+    /// The received id was stored under `sequence`.
+    pub(super) fn received(&mut self, number: u64, first: bool, sequence: u64) {
+        if let Some(item) = self.item(number) {
+            item.waits = item.waits.saturating_sub(1);
+            if let Some(work) = &mut item.work {
+                work.sequence = Some(sequence);
+                work.repeated = !first;
+            }
+        }
+    }
+
+    /// The inboxes of one group have it.
+    pub(super) fn appended(&mut self, number: u64) {
+        self.prepared(number);
+    }
+
+    /// Packet id of a publish under way.
+    pub(super) fn packet_id(&self, number: u64) -> Option<u16> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.queue.get(at).map(|item| item.packet_id)
+    }
+
+    fn item(&mut self, number: u64) -> Option<&mut Item> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.queue.get_mut(at)
+    }
+}
+
+/// A queue that has grown past this is given back when it runs empty.
+const KEPT_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(qos: QoS) -> Arc<Message> {
+        let mut message = Message::new("a", &[], b"x");
+        message.qos = qos;
+        Arc::new(message)
+    }
+
+    fn finished(publishes: &mut Publishes) -> Vec<u16> {
+        std::iter::from_fn(|| publishes.take_finished()).map(|item| item.packet_id).collect()
+    }
+
+    /// [MQTT-4.6.0-2]: a later commit does not overtake an earlier one.
+    #[test]
+    fn acknowledgements_keep_the_order_of_receipt() {
+        let mut publishes = Publishes::default();
+        for packet_id in 1..=3 {
+            publishes.push(Item::work(packet_id, message(QoS::AtLeastOnce), 0));
+            let (number, work) = publishes.take_routable().expect("nothing is before it");
+            assert!(work.is_some());
+            publishes.set_routed(number, 1, ReasonCode::Success);
+        }
+        publishes.appended(1);
+        publishes.appended(2);
+        assert!(finished(&mut publishes).is_empty());
+        publishes.appended(0);
+        assert_eq!(finished(&mut publishes), [1, 2, 3]);
+        assert!(publishes.is_empty());
+    }
+
+    /// P7, [MQTT-4.6.0-6]: nothing is routed before a retained value that was published earlier is committed.
+    #[test]
+    fn a_publish_waits_for_the_retained_value_before_it() {
+        let mut publishes = Publishes::default();
+        publishes.push(Item::work(0, message(QoS::AtMostOnce), 1));
+        publishes.push(Item::work(7, message(QoS::AtLeastOnce), 0));
+        assert!(publishes.take_routable().is_none());
+        assert!(publishes.has_unrouted());
+        publishes.prepared(0);
+        assert!(publishes.take_routable().is_some());
+        assert!(publishes.take_routable().is_some());
+        assert!(publishes.take_routable().is_none());
+        assert_eq!(finished(&mut publishes), [0, 7]);
+    }
+
+    /// DESIGN §2 step 5: the stamp of the appends comes with the received id.
+    #[test]
+    fn a_received_id_brings_its_sequence() {
+        let mut publishes = Publishes::default();
+        publishes.push(Item::work(9, message(QoS::ExactlyOnce), 1));
+        publishes.received(0, false, 42);
+        let (_, work) = publishes.take_routable().expect("it was received");
+        let work = work.expect("a message to route");
+        assert_eq!((work.sequence, work.repeated), (Some(42), true));
+    }
+}

@@ -1,0 +1,260 @@
+//! Retained messages for new subscriptions (§3.3.1.3): looked up beside the worker, sent as fast as the client takes them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use gateway::link::MessageDelivery;
+use session::lifecycle::{Append, Command, Target};
+use session::message::{Message, QoS};
+use session::topic::TopicFilter;
+use smallvec::SmallVec;
+use storage::{GroupId, StorageError, Store};
+
+use super::Worker;
+use super::client::{Event, Session};
+use super::commit::Op;
+use super::inbox::is_expired;
+use super::mail::Mail;
+
+/// Retained messages of one session that are appended to its inbox and not committed yet.
+const APPENDS_MAX: u16 = 256;
+/// Messages of one page.
+const PAGE_MESSAGES_MAX: usize = 16 * 1_024;
+/// Bytes of one page, unless one message alone is larger.
+const PAGE_BYTES_MAX: usize = 8 * 1_024 * 1_024;
+/// Messages of one step; then other connections get their turn.
+const STEP_MAX: usize = 4_096;
+
+/// Subscriptions of one session whose retained messages are being sent.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    /// The first one is being served when `started`.
+    wanted: VecDeque<Wanted>,
+    started: bool,
+    /// A lookup for the first one is under way.
+    loading: bool,
+    /// What was found for the first one and is not sent yet.
+    found: std::vec::IntoIter<Arc<Message>>,
+    /// Where its next page begins, when there is one.
+    next_page: Option<Place>,
+    /// Its next message, which found no room.
+    stuck: Option<Arc<Message>>,
+    /// Appends to the session's own inbox under way.
+    appends: u16,
+}
+
+/// A place in the order in which the store lists retained messages.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    group: GroupId,
+    topic: String,
+}
+
+/// A page of retained messages.
+#[derive(Debug, Default)]
+pub struct RetainedPage {
+    messages: Vec<Arc<Message>>,
+    bytes: usize,
+    /// Topic of the last one, when there may be more behind it.
+    next: Option<Place>,
+}
+
+/// One subscription that wants retained messages.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub filter: TopicFilter,
+    pub qos: QoS,
+    pub identifier: u32,
+}
+
+impl Worker {
+    /// Sends the retained messages of new subscriptions, after those that are being sent already.
+    pub(super) fn feed(&self, session: &mut Session, wanted: impl IntoIterator<Item = Wanted>) {
+        let mut wanted = wanted.into_iter().peekable();
+        if wanted.peek().is_none() {
+            return;
+        }
+        session.feed.get_or_insert_default().wanted.extend(wanted);
+        self.go_on_feeding(session);
+    }
+
+    /// A page of retained messages was found.
+    pub(super) fn feed_found(&self, session: &mut Session, found: Result<RetainedPage, Arc<StorageError>>) {
+        let Some(feed) = &mut session.feed else { return };
+        feed.loading = false;
+        match found {
+            Ok(page) => feed.take(page),
+            Err(error) => {
+                tracing::error!(%error, "retained messages cannot be read");
+                session.failed = true;
+            }
+        }
+    }
+
+    /// An append of a retained message to the session's own inbox is committed.
+    pub(super) fn feed_appended(&self, session: &mut Session) {
+        if let Some(feed) = &mut session.feed {
+            feed.appends = feed.appends.saturating_sub(1);
+        }
+    }
+
+    /// Whether a step of the feed may propose appends.
+    pub(super) fn feed_needs_scope(session: &Session) -> bool {
+        session.feed.is_some() && session.durable.is_some()
+    }
+
+    /// Sends what the client takes; goes on when the outbox is empty again.
+    pub(super) fn go_on_feeding(&self, session: &mut Session) {
+        for _ in 0..STEP_MAX {
+            if session.failed {
+                return;
+            }
+            let Some(feed) = session.feed.as_deref_mut() else { return };
+            if feed.loading {
+                return;
+            }
+            let Some(message) = feed.stuck.take().or_else(|| feed.found.next()) else {
+                if !self.load_next(session) {
+                    return;
+                }
+                continue;
+            };
+            if !self.feed_one(session, &message) {
+                if let Some(feed) = &mut session.feed {
+                    feed.stuck = Some(message);
+                }
+                return;
+            }
+        }
+        session.post.link.push_event(Event::Wake);
+    }
+
+    /// Looks up the next page, or the next subscription's first one; whether there is something to send already.
+    fn load_next(&self, session: &mut Session) -> bool {
+        let link = session.post.link.id();
+        let Some(feed) = session.feed.as_deref_mut() else { return false };
+        let after = feed.next_page.take();
+        if after.is_none() && std::mem::replace(&mut feed.started, true) {
+            feed.wanted.pop_front();
+        }
+        let Some(wanted) = feed.wanted.front() else {
+            if feed.appends == 0 {
+                session.feed = None;
+            } else {
+                feed.started = false;
+            }
+            return false;
+        };
+        let filter = wanted.filter.pattern();
+        if filter.starts_with("$SYS") {
+            feed.take(self.shared.workers.sys().matching(filter));
+            return true;
+        }
+        if after.is_none() && self.has_no_retained() {
+            return true;
+        }
+        if !filter.contains(['+', '#']) {
+            // One topic: found at once.
+            match page(&self.shared.store, filter, None) {
+                Ok(page) => feed.take(page),
+                Err(error) => {
+                    tracing::error!(%error, "a retained message cannot be read");
+                    session.failed = true;
+                }
+            }
+            return true;
+        }
+        feed.loading = true;
+        let (store, port, filter) = (self.shared.store.clone(), Arc::clone(&self.port), filter.to_owned());
+        // A large set may take long, and bodies may have to be read from disk: not on a worker.
+        self.shared.workers.spawn_blocking(move || {
+            let found = page(&store, &filter, after.as_ref()).map_err(Arc::new);
+            port.send(Mail::Retained { link, found });
+        });
+        false
+    }
+
+    fn has_no_retained(&self) -> bool {
+        let store = &self.shared.store;
+        (0..store.groups()).all(|group| store.read(GroupId(group), |rows| rows.stat().retained == 0))
+    }
+
+    /// Sends one message; false: no room now.
+    fn feed_one(&self, session: &mut Session, message: &Arc<Message>) -> bool {
+        if is_expired(message, self.now_ms.get()) {
+            return true;
+        }
+        let Some(wanted) = session.feed.as_ref().and_then(|feed| feed.wanted.front()) else { return true };
+        let qos = message.qos.min(wanted.qos);
+        let mut identifiers = SmallVec::new();
+        if wanted.identifier != 0 {
+            identifiers.push(wanted.identifier);
+        }
+        match session.durable.as_ref().map(|durable| (durable.group, durable.session.lifetime)) {
+            Some((group, lifetime)) if qos > QoS::AtMostOnce => {
+                let Some(feed) = session.feed.as_mut().filter(|feed| feed.appends < APPENDS_MAX) else {
+                    return false;
+                };
+                feed.appends += 1;
+                let targets = vec![Target { lifetime, qos, retain: true, identifiers }];
+                let append = Append { message: Message::clone(message), stamp: None, targets };
+                if self.propose(session, group, Command::Append(Box::new(append)), Op::Fed) {
+                    return true;
+                }
+                self.feed_appended(session);
+                session.post.link.push_event(Event::Wake);
+                false
+            }
+            _ => session.post.link.push_message(MessageDelivery {
+                message: Arc::clone(message),
+                qos,
+                retain: true,
+                dup: false,
+                identifiers,
+                offset: None,
+            }),
+        }
+    }
+}
+
+impl Feed {
+    fn take(&mut self, page: RetainedPage) {
+        self.next_page = page.next;
+        self.found = page.messages.into_iter();
+    }
+}
+
+impl RetainedPage {
+    /// Adds one; false when the page is full now.
+    fn push(&mut self, message: Arc<Message>) -> bool {
+        self.bytes += message.len();
+        self.messages.push(message);
+        self.messages.len() < PAGE_MESSAGES_MAX && self.bytes < PAGE_BYTES_MAX
+    }
+}
+
+impl FromIterator<Arc<Message>> for RetainedPage {
+    fn from_iter<I: IntoIterator<Item = Arc<Message>>>(messages: I) -> Self {
+        Self { messages: messages.into_iter().collect(), bytes: 0, next: None }
+    }
+}
+
+/// The retained messages that `filter` matches, behind `after`.
+fn page(store: &Store, filter: &str, after: Option<&Place>) -> Result<RetainedPage, StorageError> {
+    let mut page = RetainedPage::default();
+    let mut full = None;
+    store.retained(filter, &mut |message| {
+        let skipped = after.is_some_and(|after| {
+            let group = store.group_of_topic(message.topic());
+            (group, message.topic()) <= (after.group, after.topic.as_str())
+        });
+        if skipped || page.push(Arc::clone(&message)) {
+            return true;
+        }
+        full = Some(message);
+        false
+    })?;
+    page.next =
+        full.map(|last| Place { group: store.group_of_topic(last.topic()), topic: last.topic().to_owned() });
+    Ok(page)
+}

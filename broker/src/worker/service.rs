@@ -1,0 +1,264 @@
+//! `gateway::service::Service` for one worker: which part of the worker each call goes to.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gateway::codec::{Packet, ReasonCode};
+use gateway::connection::Output;
+use gateway::link::{Link, MessageDelivery};
+use gateway::service::{Accepted, ConnectRequest, Disconnecting, Ended, LocalFuture, Refused, Service};
+use session::message::QoS;
+use session::time::Tick;
+
+use super::Worker;
+use super::client::{Event, Session};
+use super::fanout::Fanout;
+use super::inbox::{cancel, is_expired, remaining_sec};
+use super::mail::{Mail, Parcel, token_link};
+use super::stats::Drop;
+use crate::route::{Outgoing, Shape, select_local};
+use crate::usecase::DisconnectInput;
+
+/// Unread completions are bounded by the scopes that produced them; new work is bounded by these.
+const FENCED: Disconnecting = Disconnecting { reason: ReasonCode::ServerUnavailable, text: None };
+
+impl Service for Worker {
+    type Session = Session;
+    type Event = Event;
+    type Mail = Mail;
+
+    fn mail(self: &Rc<Self>, batch: &mut Vec<Mail>) {
+        self.read_clock();
+        for mail in batch.drain(..) {
+            self.take_mail(mail);
+        }
+        self.flush();
+    }
+
+    fn tick(self: &Rc<Self>) {
+        self.read_clock();
+        self.housekeep();
+    }
+
+    fn now(&self) -> Tick {
+        self.shared.clock.tick()
+    }
+
+    fn connect(
+        self: &Rc<Self>,
+        link: Rc<Link<Event>>,
+        request: ConnectRequest,
+    ) -> LocalFuture<Result<Accepted<Session>, Refused>> {
+        Box::pin(Rc::clone(self).connect_session(link, request))
+    }
+
+    fn connected(&self, session: &mut Session, out: &mut Output) {
+        self.read_clock();
+        self.shared.router.attach(&session.subscriber, session.post.link.id());
+        self.attach_inbox(session);
+        self.pump_inbox(session, out);
+    }
+
+    fn may_read(&self, session: &Session) -> bool {
+        session.scopes.open() < self.options.operations_max
+    }
+
+    fn turn_begin(&self, session: &mut Session) -> Result<(), Disconnecting> {
+        self.read_clock();
+        let scope =
+            self.shared.owners.registry().begin(self.now.get(), &session.entry).map_err(|_| FENCED)?;
+        session.scopes.enter(scope);
+        Ok(())
+    }
+
+    fn packet(
+        &self,
+        session: &mut Session,
+        packet: &Packet<'_>,
+        out: &mut Output,
+    ) -> Result<(), Disconnecting> {
+        match packet {
+            Packet::Publish(publish) => return self.publish(session, publish, out),
+            Packet::Ack(ack) => return self.acknowledgement(session, ack, out),
+            Packet::Subscribe(subscribe) => self.subscribe(session, subscribe, out),
+            Packet::Unsubscribe(unsubscribe) => self.unsubscribe(session, unsubscribe, out),
+            // The connection machine lets no other packet through.
+            _ => return Err(Disconnecting { reason: ReasonCode::ProtocolError, text: None }),
+        }
+        Ok(())
+    }
+
+    fn turn_end(&self, session: &mut Session, out: &mut Output) {
+        self.pump_inbox(session, out);
+        if session.feed.is_some() {
+            self.go_on_feeding(session);
+        }
+        self.end_turn(session);
+    }
+
+    fn events(
+        &self,
+        session: &mut Session,
+        events: &mut Vec<Event>,
+        out: &mut Output,
+    ) -> Result<(), Disconnecting> {
+        self.read_clock();
+        for event in events.drain(..) {
+            match event {
+                Event::Wake => {}
+                Event::Pushed(pushed) => self.inbox_pushed(session, pushed),
+                Event::InboxPage(page) => self.inbox_page(session, page),
+                Event::Retained(found) => self.feed_found(session, found),
+            }
+        }
+        self.settle(session, out);
+        if session.failed {
+            self.end_turn(session);
+            return Err(Disconnecting { reason: ReasonCode::ServerUnavailable, text: None });
+        }
+        self.pump_inbox(session, out);
+        self.go_on_outside_turns(session);
+        Ok(())
+    }
+
+    fn begin_exchange(&self, session: &mut Session, exactly_once: bool) -> Option<u16> {
+        session.outbound.begin(exactly_once)
+    }
+
+    fn deliver(&self, session: &mut Session, delivery: &MessageDelivery, out: &mut Output) -> bool {
+        if let Some(offset) = delivery.offset {
+            return self.deliver_entry(session, delivery, offset, out);
+        }
+        if is_expired(&delivery.message, self.now_ms.get()) {
+            self.stats.dropped(Drop::Expired, 1);
+            return true;
+        }
+        let mut packet_id = 0;
+        if delivery.qos != QoS::AtMostOnce {
+            match session.outbound.begin(delivery.qos == QoS::ExactlyOnce) {
+                Some(id) => packet_id = id,
+                None => return false,
+            }
+        }
+        let expiry_sec = remaining_sec(&delivery.message, self.now_ms.get());
+        if !out.publish(delivery, packet_id, expiry_sec) {
+            self.stats.dropped(Drop::TooLarge, 1);
+            cancel(session, packet_id, delivery.qos);
+        }
+        true
+    }
+
+    fn drained(&self, session: &mut Session, out: &mut Output) {
+        self.pump_inbox(session, out);
+        self.go_on_outside_turns(session);
+    }
+
+    fn closed(self: &Rc<Self>, mut session: Session, ended: Ended) {
+        self.read_clock();
+        session.post.closed.set(true);
+        self.shared.router.detach(&session.subscriber, session.post.link.id());
+        self.detach_inbox(&session);
+        if session.durable.is_none() {
+            self.shared.router.forget(&session.subscriber);
+        }
+        // A turn that was cut short, and completions that nobody looked at any more.
+        session.scopes.leave();
+        self.settle_left_over(&mut session);
+        self.flush();
+        let sent_through = session.durable.as_ref().map_or(0, |durable| durable.inbox.sent_through());
+        let (normal, at, expiry_sec) = match ended {
+            Ended::Normal { at, session_expiry_sec } => (true, at, session_expiry_sec),
+            Ended::Abnormal { at, session_expiry_sec } => (false, at, session_expiry_sec),
+        };
+        let ago_ms = self.now.get().ms_since(at);
+        let observed_at = session::time::Millis(self.now_ms.get().0.saturating_sub(ago_ms));
+        if let Some(guard) = session.guard.take() {
+            guard.closed(DisconnectInput { normal, expiry_sec, observed_at, sent_through });
+        }
+        self.keep_orphan(Box::new(session));
+    }
+}
+
+impl Worker {
+    /// What goes on when a turn ends: everything collected leaves, the scope stays open while a command of it waits.
+    fn end_turn(&self, session: &mut Session) {
+        self.flush_acks(session);
+        session.scopes.leave();
+        let waiting = session.outbound.in_flight();
+        session.subscriber.set_load(u32::try_from(waiting).unwrap_or(u32::MAX));
+        self.flush();
+    }
+
+    /// The same for work that no packet of the client started: it is admitted now, or left until it can be.
+    fn go_on_outside_turns(&self, session: &mut Session) {
+        let has_acks = session.durable.as_ref().is_some_and(|durable| durable.inbox.has_acks());
+        if (has_acks || Self::feed_needs_scope(session)) && !session.scopes.in_turn() {
+            match self.shared.owners.registry().begin(self.now.get(), &session.entry) {
+                Ok(scope) => session.scopes.enter(scope),
+                // Every scope waits for a commit: the next completion comes by here again.
+                Err(_) => return,
+            }
+        }
+        if session.feed.is_some() {
+            self.go_on_feeding(session);
+        }
+        self.end_turn(session);
+    }
+
+    fn take_mail(self: &Rc<Self>, mail: Mail) {
+        match mail {
+            Mail::Deliver(parcels) => {
+                self.shared.workers.delivered(self.id, &parcels);
+                for parcel in parcels {
+                    self.deliver_parcel(&parcel);
+                }
+            }
+            Mail::Committed(batch) => self.committed(batch),
+            Mail::Pushed(batch) => {
+                for pushed in batch {
+                    let link = token_link(self.id, pushed.token);
+                    // A connection that is gone: the entry waits in its inbox.
+                    let _ = self.links.with(link, |link| link.push_event(Event::Pushed(pushed)));
+                }
+            }
+            Mail::InboxPage { link, page } => {
+                let _ = self.links.with(link, |link| link.push_event(Event::InboxPage(page)));
+            }
+            Mail::Retained { link, found } => {
+                let _ = self.links.with(link, |link| link.push_event(Event::Retained(found)));
+            }
+            Mail::Close(link, request) => {
+                let _ = self.links.with(link, |link| link.request_close(request));
+            }
+        }
+    }
+
+    /// A message of another worker, for connections of this one.
+    fn deliver_parcel(&self, parcel: &Parcel) {
+        let message: &Arc<session::message::Message> = &parcel.message;
+        let mut fanout = Fanout::of_message(self, message);
+        if parcel.everyone {
+            let plan = self.plan(message.topic());
+            let outgoing = Outgoing {
+                qos: message.qos,
+                retain: message.retain,
+                publisher: parcel.publisher,
+                queue_qos0_offline: false,
+            };
+            select_local(&plan, &outgoing, &mut fanout);
+        }
+        for target in &parcel.targets {
+            let shape = Shape { qos: target.qos, retain: target.retain, identifiers: &target.identifiers };
+            fanout.deliver(target.link, shape);
+        }
+    }
+
+    /// Four times a second: what need not be exact.
+    fn housekeep(self: &Rc<Self>) {
+        let store = &self.shared.store;
+        let retained: u64 = (0..store.groups())
+            .map(|group| store.read(storage::GroupId(group), |rows| rows.stat().retained))
+            .sum();
+        self.retained_full.set(retained >= self.options.retained_messages_max);
+    }
+}

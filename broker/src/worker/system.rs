@@ -1,0 +1,127 @@
+//! Messages that no connection publishes: Wills and `$SYS`.
+
+use std::sync::{Arc, Weak};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use session::lifecycle::{Append, Command, Reply, Stamp, WillKey, WillRow};
+use session::message::Message;
+use storage::{Done, Proposal};
+use tokio::sync::oneshot;
+
+use super::mail::Parcel;
+use crate::route::{PartyId, Route};
+use crate::shared::Shared;
+use crate::usecase::will::{NotPublished, PublishFuture, WillPublisher};
+
+/// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
+const KEPT_MAX: usize = 4_096;
+
+/// Puts messages of the node itself into the routing.
+#[derive(Debug)]
+pub struct SystemPublisher {
+    shared: Arc<Shared>,
+    /// What `publish` selected for live delivery, until `deliver_live` of the same message: a share group picks once.
+    kept: Mutex<HashMap<usize, (Weak<Message>, Route)>>,
+}
+
+impl SystemPublisher {
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, kept: Mutex::new(HashMap::new()) }
+    }
+
+    /// Delivers a message to connected subscribers only; nothing of it is stored.
+    pub fn publish_live(&self, message: &Arc<Message>) {
+        let route = self.shared.router.route(message, PartyId::default(), false);
+        self.send(message, route);
+    }
+
+    /// Appends the message to the inboxes of its durable subscribers, under `stamp`, and stores it when it is retained.
+    fn publish_durable(&self, message: &Arc<Message>, stamp: Option<&Stamp>) -> PublishFuture {
+        let mut route =
+            self.shared.router.route(message, PartyId::default(), self.shared.options.queue_qos0_offline);
+        let mut replies = Vec::new();
+        for (group, targets) in std::mem::take(&mut route.durable) {
+            let append = Append { message: Message::clone(message), stamp: stamp.cloned(), targets };
+            replies.push(self.propose(group, Command::Append(Box::new(append))));
+        }
+        if message.retain {
+            let group = self.shared.store.group_of_topic(message.topic());
+            replies.push(self.propose(group, Command::Retain { message: Message::clone(message) }));
+        }
+        self.keep(message, route);
+        Box::pin(async move {
+            for reply in replies {
+                match reply.await {
+                    Ok(Ok(reply)) if !matches!(reply, Reply::Conflict(_)) => {}
+                    _ => return Err(NotPublished),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn propose(
+        &self,
+        group: storage::GroupId,
+        command: Command,
+    ) -> oneshot::Receiver<Result<Reply, Arc<storage::StorageError>>> {
+        let (sender, receiver) = oneshot::channel();
+        self.shared.store.propose(group, vec![Proposal { command, done: Done::Once(sender) }]);
+        receiver
+    }
+
+    fn keep(&self, message: &Arc<Message>, route: Route) {
+        let mut kept = self.kept.lock();
+        if kept.len() >= KEPT_MAX {
+            kept.retain(|_, (message, _)| message.strong_count() > 0);
+        }
+        kept.insert(address(message), (Arc::downgrade(message), route));
+    }
+
+    fn send(&self, message: &Arc<Message>, route: Route) {
+        let mut parcels: Vec<(u16, Parcel)> =
+            route.workers.iter().map(|worker| (*worker, parcel(message, true))).collect();
+        for target in route.live {
+            let worker = target.link.worker;
+            let at = parcels.iter().position(|(other, _)| *other == worker);
+            let at = at.unwrap_or_else(|| {
+                parcels.push((worker, parcel(message, false)));
+                parcels.len() - 1
+            });
+            parcels[at].1.targets.push(target);
+        }
+        for (worker, parcel) in parcels {
+            self.shared.workers.deliver(worker, vec![parcel]);
+        }
+    }
+}
+
+impl WillPublisher for SystemPublisher {
+    fn is_permitted(&self, _will: &WillRow) -> bool {
+        true
+    }
+
+    fn publish(&self, will: &WillKey, message: &Arc<Message>) -> PublishFuture {
+        self.publish_durable(message, Some(&Stamp::Will(will.clone())))
+    }
+
+    fn deliver_live(&self, message: &Arc<Message>) {
+        let kept = self.kept.lock().remove(&address(message));
+        let route = match kept {
+            Some((_, route)) => route,
+            None => self.shared.router.route(message, PartyId::default(), false),
+        };
+        self.send(message, route);
+    }
+}
+
+fn parcel(message: &Arc<Message>, everyone: bool) -> Parcel {
+    Parcel { message: Arc::clone(message), publisher: PartyId::default(), everyone, targets: Vec::new() }
+}
+
+/// Tells messages in the same execution apart.
+fn address(message: &Arc<Message>) -> usize {
+    Arc::as_ptr(message) as usize
+}
