@@ -1,1 +1,328 @@
 //! One running node: the order in which its parts start and stop (owner spec §12).
+//!
+//! ```text
+//! start: boot id ▸ lock, receipts ▸ store ▸ boot lease ▸ earlier boots retired ▸ routes restored ▸ sweeper, deadlines, Wills
+//!        ▸ workers ▸ listeners
+//! stop:  listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ tasks ▸ receipt ▸ store ▸ lock
+//! ```
+//! Every step of a stop may be cut short: whatever is missing then is repaired by the next start, as after a crash.
+
+mod boot;
+mod listeners;
+mod serve;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gateway::driver::{Gateway, StartError};
+use gateway::listener::ListenError;
+use session::id::Boot;
+use session::owner::{self, OwnerError};
+use session::time::Tick;
+use storage::boot::Boots;
+use storage::{StorageError, Store};
+use tokio::task::JoinHandle;
+
+pub use listeners::{BoundListener, LISTENERS_FILE};
+pub use serve::{ReadConfig, serve};
+
+use crate::clock::NodeClock;
+use crate::config::Config;
+use crate::owners::Owners;
+use crate::route::Router;
+use crate::shared::{ForgetLifetimes, Shared};
+use crate::usecase::deadlines::{DeadlineCounters, Deadlines};
+use crate::usecase::disconnect::Disconnects;
+use crate::usecase::isolation::LocalIsolation;
+use crate::usecase::lease::{BootLease, LeaseError};
+use crate::usecase::queue::ConnectQueue;
+use crate::usecase::reclaim::Retention;
+use crate::usecase::will::WillExecutor;
+use crate::worker::{self, Worker, Workers};
+
+/// Why a node does not start, or ends.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Storage(#[from] StorageError),
+    #[error("the store does not answer: {0}")]
+    Proposal(Arc<StorageError>),
+    #[error("the store failed: {0}")]
+    StoreFailed(Arc<StorageError>),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("the system gives no random numbers")]
+    Randomness,
+    #[error("the owner registry refuses its configuration: {0}; check owner.*")]
+    Owners(#[from] OwnerError),
+    #[error("{0}")]
+    Lease(#[from] LeaseError),
+    #[error("an earlier boot of this node could not be retired; the log says why")]
+    Retire,
+    #[error("listener {listener}: {what}")]
+    Tls { listener: Arc<str>, what: String },
+    #[error("listener {listener}: {source}")]
+    Listen { listener: Arc<str>, source: ListenError },
+    #[error("{0}")]
+    Workers(#[from] StartError),
+    #[error("the control runtime could not be made: {0}")]
+    Runtime(std::io::Error),
+    #[error("signals cannot be received: {0}")]
+    Signals(std::io::Error),
+}
+
+/// How a stop went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// Everything ended in order; a receipt proves it.
+    Graceful,
+    /// Something did not end in time: the next start treats this boot as crashed.
+    Unproved,
+}
+
+/// A running node.
+pub struct Node {
+    shared: Arc<Shared>,
+    gateway: Gateway<Worker>,
+    boots: Arc<Boots>,
+    tasks: Vec<JoinHandle<()>>,
+    lease: JoinHandle<LeaseError>,
+    listeners: Vec<BoundListener>,
+    deadlines: Arc<Deadlines>,
+}
+
+impl Node {
+    /// Starts everything, in order; when it returns, clients are served. Must be called on the control runtime.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing is left running.
+    pub async fn start(config: &Config) -> Result<Self, ServeError> {
+        let clock = Arc::new(NodeClock::default());
+        let boot = Boot { node_id: config.node.id, boot_id: boot::new_boot_id()? };
+        let (boots, recovered) = Boots::recover(&config.node.data_dir, boot.node_id, &boot.boot_id)?;
+        let boots = Arc::new(boots);
+        let store = Store::open(store_options(config, &boot), clock.clone()).await?;
+        let workers = Arc::new(Workers::new(config.node.workers()));
+        let owners = Arc::new(Owners::new(owner_options(config, &boot), (*clock).clone(), workers.clone())?);
+        let lease = BootLease {
+            boot: boot.clone(),
+            clock: clock.clone(),
+            store: store.clone(),
+            owners: owners.clone(),
+            lease_ms: config.owner.lease_ms,
+        };
+        lease.start().await?;
+        boot::retire_earlier(&boots, &recovered, &store, &clock).await?;
+        let router = Arc::new(Router::new());
+        boot::restore_routes(&store, &router);
+        let forget = Arc::new(ForgetLifetimes { store: store.clone(), router: router.clone() });
+        let disconnects =
+            Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
+        let evidence = boot::BootEvidence { boots: boots.clone(), store: store.clone() };
+        let isolation = LocalIsolation {
+            node_id: boot.node_id,
+            boot_id: boot.boot_id.clone(),
+            owners: owners.clone(),
+            receipts: Arc::new(evidence),
+        };
+        let shared = Arc::new(Shared {
+            boot,
+            clock,
+            store,
+            owners,
+            router,
+            workers,
+            options: Arc::new(worker::Options::from(config)),
+            disconnects,
+            connects: ConnectQueue::default(),
+            isolation,
+            lease_ms: config.owner.lease_ms,
+            retention: retention(config),
+        });
+        let deadlines = Self::deadlines(&shared, forget);
+        let tasks = Self::spawn_tasks(&shared, &deadlines);
+        let lease = tokio::spawn(async move {
+            match lease.run_forever().await {
+                Ok(()) => LeaseError::Unavailable,
+                Err(error) => error,
+            }
+        });
+        let gateway = {
+            let shared = shared.clone();
+            let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
+            Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))?
+        };
+        let mut node = Self { shared, gateway, boots, tasks, lease, listeners: Vec::new(), deadlines };
+        if let Err(error) = node.listen(config) {
+            node.stop(Duration::from_secs(1)).await;
+            return Err(error);
+        }
+        Ok(node)
+    }
+
+    fn deadlines(shared: &Arc<Shared>, over: Arc<ForgetLifetimes>) -> Arc<Deadlines> {
+        let publisher = Arc::new(worker::SystemPublisher::new(shared.clone()));
+        let wills = WillExecutor::new(
+            shared.boot.clone(),
+            shared.clock.clone(),
+            shared.store.clone(),
+            publisher,
+        );
+        Arc::new(Deadlines {
+            clock: shared.clock.clone(),
+            store: shared.store.clone(),
+            wills,
+            over,
+            retention: shared.retention,
+            counters: DeadlineCounters::default(),
+            changed: tokio::sync::Notify::new(),
+        })
+    }
+
+    fn spawn_tasks(shared: &Arc<Shared>, deadlines: &Arc<Deadlines>) -> Vec<JoinHandle<()>> {
+        let mut tasks = vec![
+            tokio::spawn(shared.owners.clone().sweep_forever()),
+            tokio::spawn(shared.disconnects.clone().run_forever()),
+            tokio::spawn(deadlines.clone().watch_forever()),
+        ];
+        for group in (0..shared.store.groups()).map(storage::GroupId) {
+            tasks.push(tokio::spawn(deadlines.clone().run_forever(group)));
+        }
+        tasks
+    }
+
+    fn listen(&mut self, config: &Config) -> Result<(), ServeError> {
+        for (name, listener) in &config.listeners {
+            let settings = listeners::listener_config(name, listener, config)?;
+            let address = self
+                .gateway
+                .listen(settings)
+                .map_err(|source| ServeError::Listen { listener: name.clone(), source })?;
+            self.listeners.push(BoundListener {
+                name: name.clone(),
+                protocol: listener.protocol.word().to_owned(),
+                address,
+            });
+        }
+        let text = serde_json::to_vec_pretty(&self.listeners)
+            .map_err(|error| ServeError::Io { path: LISTENERS_FILE.into(), source: error.into() })?;
+        listeners::write_file(&config.node.data_dir, LISTENERS_FILE, &text)
+    }
+
+    /// What the parts of the node share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Where clients may connect.
+    #[must_use]
+    pub fn listeners(&self) -> &[BoundListener] {
+        &self.listeners
+    }
+
+    /// Counters of the deadline tasks and the Will executor.
+    #[must_use]
+    pub fn deadline_tasks(&self) -> &Arc<Deadlines> {
+        &self.deadlines
+    }
+
+    /// Address of the listener with this name.
+    #[must_use]
+    pub fn address(&self, name: &str) -> Option<SocketAddr> {
+        self.listeners.iter().find(|bound| &*bound.name == name).map(|bound| bound.address)
+    }
+
+    /// Returns when the node cannot go on: the store failed, or this boot was retired.
+    pub async fn failed(&mut self) -> ServeError {
+        tokio::select! {
+            error = self.shared.store.failed() => ServeError::StoreFailed(error),
+            ended = &mut self.lease => ServeError::Lease(ended.unwrap_or(LeaseError::Unavailable)),
+        }
+    }
+
+    /// Stops everything, in order, within about `timeout`.
+    pub async fn stop(self, timeout: Duration) -> Stopped {
+        let Self { shared, gateway, boots, tasks, lease, .. } = self;
+        let deadline = shared.clock.tick().plus_ms(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        let share = timeout / 4;
+        let left_open = tokio::task::spawn_blocking(move || gateway.stop(share)).await.unwrap_or(usize::MAX);
+        if left_open > 0 {
+            tracing::warn!(left_open, "connections did not end in time");
+        }
+        shared.owners.stop_admission();
+        let stopped = Self::retire(&shared, &boots, deadline).await;
+        lease.abort();
+        for task in &tasks {
+            task.abort();
+        }
+        if let Err(error) = shared.store.close().await {
+            tracing::error!(%error, "the store did not close in order; the next start recovers it");
+            return Stopped::Unproved;
+        }
+        stopped
+    }
+
+    /// Closes all owners, records their ends and writes the receipt (owner spec §10.1).
+    async fn retire(shared: &Shared, boots: &Boots, deadline: Tick) -> Stopped {
+        if let Err(held) = shared.owners.close_all(deadline).await {
+            tracing::warn!(held, "owners are not proved stopped; the next start treats this boot as crashed");
+            return Stopped::Unproved;
+        }
+        if let Err(left) = shared.disconnects.drain(deadline).await {
+            tracing::warn!(left, "ends of connections are not recorded; the next start does it");
+        }
+        let receipt = match shared.owners.retirement() {
+            Ok(retirement) => boots.record_graceful(retirement.connection_id_max),
+            Err(error) => {
+                tracing::warn!(%error, "no proof that all owners stopped");
+                return Stopped::Unproved;
+            }
+        };
+        match receipt {
+            Ok(()) => Stopped::Graceful,
+            Err(error) => {
+                tracing::error!(%error, "the receipt of this boot could not be written");
+                Stopped::Unproved
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("boot", &self.shared.boot).field("listeners", &self.listeners).finish()
+    }
+}
+
+fn retention(config: &Config) -> Retention {
+    Retention { binding_ms: u64::from(config.session.binding_retention_s) * 1_000 }
+}
+
+fn store_options(config: &Config, boot: &Boot) -> storage::Options {
+    storage::Options {
+        data_dir: config.node.data_dir.clone(),
+        boot: boot.clone(),
+        groups: config.cluster.groups,
+        engine: config.storage.engine,
+        segment_bytes: config.storage.segment_bytes,
+        checkpoint_bytes: config.storage.checkpoint_bytes,
+        resident_bytes_max: config.storage.resident_bytes_max,
+        inbox_messages_max: config.session.inbox_messages_max,
+        inbox_bytes_max: config.session.inbox_bytes_max,
+    }
+}
+
+fn owner_options(config: &Config, boot: &Boot) -> owner::Options {
+    owner::Options {
+        node_id: boot.node_id,
+        boot_id: boot.boot_id.clone(),
+        capacity: config.owner.capacity,
+        operations_max: config.owner.operations,
+        pending_timeout_ms: config.owner.connect_timeout_ms,
+        lease_max_ms: 60_000,
+        close_retry_ms: config.owner.close_retry_ms,
+    }
+}

@@ -119,7 +119,13 @@ impl Authority for Bench {
         Ok(read)
     }
 
-    async fn commit(&self, _key: &Key, command: Command) -> Result<Reply, Unavailable> {
+    async fn commit(
+        &self,
+        _key: &Key,
+        before: Option<Command>,
+        command: Command,
+    ) -> Result<Reply, Unavailable> {
+        assert!(before.is_none());
         let is_end = matches!(command, Command::End(_));
         let mut reply = self.rows.apply(command);
         if !is_end {

@@ -6,7 +6,8 @@ use std::future::Future;
 use session::id::{Boot, Key, Owner};
 use session::lifecycle::{Command, Reply, SessionRow, SessionState};
 use session::time::Millis;
-use storage::Store;
+use storage::{Done, Proposal, Store};
+use tokio::sync::oneshot;
 
 /// Reply of a point read. A partial one is no evidence (owner spec §8.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +29,13 @@ pub trait Authority: Send + Sync {
     /// A linearizable read of one row.
     fn read(&self, key: &Key) -> impl Future<Output = Result<PointRead, Unavailable>> + Send;
 
-    /// Proposes one command and waits for its reply. Never retried here.
-    fn commit(&self, key: &Key, command: Command) -> impl Future<Output = Result<Reply, Unavailable>> + Send;
+    /// Proposes one command and waits for its reply; `before` goes ahead of it in the same proposal. Never retried here.
+    fn commit(
+        &self,
+        key: &Key,
+        before: Option<Command>,
+        command: Command,
+    ) -> impl Future<Output = Result<Reply, Unavailable>> + Send;
 }
 
 /// The store of this node.
@@ -49,11 +55,24 @@ impl Authority for StoreAuthority {
         }))
     }
 
-    async fn commit(&self, key: &Key, command: Command) -> Result<Reply, Unavailable> {
-        self.0.call(self.0.group_of(key), command).await.map_err(|error| {
-            tracing::warn!(%error, "a proposal has no answer");
-            Unavailable
-        })
+    async fn commit(
+        &self,
+        key: &Key,
+        before: Option<Command>,
+        command: Command,
+    ) -> Result<Reply, Unavailable> {
+        let (sender, receiver) = oneshot::channel();
+        let before = before.map(|command| Proposal { command, done: Done::Nobody });
+        let last = Proposal { command, done: Done::Once(sender) };
+        self.0.propose(self.0.group_of(key), before.into_iter().chain([last]).collect());
+        match receiver.await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a proposal has no answer");
+                Err(Unavailable)
+            }
+            Err(_) => Err(Unavailable),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gateway::codec::ReasonCode;
 use session::id::{Boot, Owner};
 use session::lifecycle::{
-    Command, Conflict, Connect, Disconnect, DisconnectKind, Reply, SessionRow, SessionState,
+    Command, Conflict, Connect, Disconnect, DisconnectKind, Reply, SessionRef, SessionRow, SessionState,
 };
 use session::owner::{Claim, Entry, OwnerError};
 use session::time::Tick;
@@ -55,6 +55,16 @@ impl From<ConnectError> for Failed {
     fn from(error: ConnectError) -> Self {
         Self::Refused(error)
     }
+}
+
+/// A row whose owner is proved stopped.
+#[derive(Default)]
+struct Isolated {
+    row: Option<SessionRow>,
+    /// The end of the old connection that CONNECT replaces.
+    claim: Option<IntentClaim>,
+    /// What the old connection wrote, for DUP ([MQTT-3.3.1-1]); goes ahead of the Connect.
+    sent: Option<Command>,
 }
 
 /// A reserved owner that is not handed out yet. Dropping it, also when the caller's future is dropped, gives it up.
@@ -147,19 +157,14 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         recheck: &(dyn Fn() -> bool + Sync),
     ) -> Result<Connected, Failed> {
         let read = self.read(input).await?;
-        let mut claim = None;
-        let previous = match read.row {
-            None => None,
-            Some(row) => {
-                let (row, held) = self.isolate(input, row).await?;
-                claim = held;
-                row
-            }
+        let Isolated { row: previous, claim, sent } = match read.row {
+            None => Isolated::default(),
+            Some(row) => self.isolate(input, row).await?,
         };
         if !recheck() {
             return Err(ConnectError::NotAuthorized.into());
         }
-        let connected = self.install(input, previous.as_ref()).await?;
+        let connected = self.install(input, previous.as_ref(), sent).await?;
         if let Some(claim) = claim {
             claim.replace();
         }
@@ -190,29 +195,27 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
     }
 
     /// Proves that the row's owner stopped and returns the row as it stands then (owner spec §7.1 step 5).
-    async fn isolate(
-        &self,
-        input: &ConnectInput,
-        row: SessionRow,
-    ) -> Result<(Option<SessionRow>, Option<IntentClaim>), ConnectError> {
+    async fn isolate(&self, input: &ConnectInput, row: SessionRow) -> Result<Isolated, ConnectError> {
         let ours = row.owner.node_id == self.boot.node_id && row.owner.boot_id == self.boot.boot_id;
         let mut claim = if ours { self.disconnects.claim(&row.owner) } else { None };
         if ours && row.state == SessionState::Active {
             self.owners.notice(&row.owner, ReasonCode::SessionTakenOver);
         }
         self.isolation.quiesce(&row.owner, input.deadline).await.map_err(refusal)?;
+        let mut sent = None;
         if let Some(held) = claim.take() {
-            match held.input() {
-                // Nothing of a session without an inbox outlives its connection: CONNECT replaces the row in one step.
-                Some(end) if !end.normal && !row.durable => claim = Some(held),
-                Some(_) => {
-                    held.record(self.clock, input.deadline).await.map_err(|_| ConnectError::Deadline)?;
-                }
-                None => held.replace(),
+            if let Some(end) = held.held() {
+                // CONNECT replaces this end in one step; the inbox only has to know what the old connection wrote.
+                let session =
+                    SessionRef { lifetime: row.lifetime, owner_generation: row.owner.owner_generation };
+                sent = row.durable.then_some(Command::Sent { session, through: end.sent_through });
+                claim = Some(held);
+            } else {
+                held.record(self.clock, input.deadline).await.map_err(|_| ConnectError::Deadline)?;
             }
         }
         let mut read = self.read(input).await?;
-        let Some(after) = &read.row else { return Ok((None, claim)) };
+        let Some(after) = &read.row else { return Ok(Isolated { row: None, claim, sent: None }) };
         if after.owner != row.owner {
             return Err(ConnectError::Conflict);
         }
@@ -226,13 +229,13 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
                 sent_through: 0,
             };
             let command = Command::Disconnect(Box::new(disconnect));
-            self.authority.commit(&input.key, command).await.map_err(|_| ConnectError::Unavailable)?;
+            self.authority.commit(&input.key, None, command).await.map_err(|_| ConnectError::Unavailable)?;
             read = self.read(input).await?;
             if read.row.as_ref().is_some_and(|third| third.owner != row.owner) {
                 return Err(ConnectError::Conflict);
             }
         }
-        Ok((read.row, claim))
+        Ok(Isolated { row: read.row, claim, sent })
     }
 
     /// Reserve, commit, activate (owner spec §7.1 steps 7 to 14).
@@ -240,6 +243,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         &self,
         input: &ConnectInput,
         previous: Option<&SessionRow>,
+        sent: Option<Command>,
     ) -> Result<Connected, Failed> {
         let fresh = begins_fresh(previous, input.clean_start, self.clock.millis());
         let (session_generation, owner_generation) =
@@ -272,7 +276,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
             will: input.will.clone(),
         };
         candidate.proposed = true;
-        let commit = self.authority.commit(&input.key, Command::Connect(Box::new(connect)));
+        let commit = self.authority.commit(&input.key, sent, Command::Connect(Box::new(connect)));
         let reply = tokio::time::timeout(self.clock.until(input.deadline), commit)
             .await
             .map_err(|_| ConnectError::Deadline)?

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use session::id::Key;
-use session::lifecycle::{Command, Due, Reply, SessionState};
+use session::lifecycle::{Command, Due, Group, Reply, SessionState};
 use session::time::Millis;
 use storage::{GroupId, Store};
+use tokio::sync::Notify;
 
 use super::disconnect::LifetimeOver;
 use super::reclaim::Retention;
@@ -19,8 +20,10 @@ use crate::clock::NodeClock;
 
 /// Due items of one turn.
 const PAGE: usize = 1_024;
-/// How often a group without due items is looked at. A Will or an expiry is late by at most this.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How often a group is looked at although nothing says that something is due: clocks may jump.
+const INTERVAL_MS: u64 = 1_000;
+/// Shortest pause between two looks at a group in which nothing is due: a busy store changes due times with every commit.
+const BREATH: Duration = Duration::from_millis(5);
 /// How often expired messages and old stamps of a group are looked for.
 const TIDY_INTERVAL_MS: u64 = 60_000;
 /// Pause after a turn that could do nothing (all in execution, or the store is not available).
@@ -44,6 +47,8 @@ pub struct Deadlines {
     pub over: Arc<dyn LifetimeOver>,
     pub retention: Retention,
     pub counters: DeadlineCounters,
+    /// Due times changed.
+    pub changed: Notify,
 }
 
 impl Deadlines {
@@ -55,13 +60,26 @@ impl Deadlines {
                 tidy_at = self.clock.tick().plus_ms(TIDY_INTERVAL_MS);
                 self.tidy(group).await;
             }
+            let changed = self.changed.notified();
             let now = self.clock.millis();
-            let due = self.store.read(group, |rows| rows.next_due().is_some_and(|at| at <= now));
-            if !due {
-                tokio::time::sleep(INTERVAL).await;
+            let next = self.store.read(group, Group::next_due).unwrap_or(Millis::NEVER);
+            if next > now {
+                let pause = next.0.saturating_sub(now.0).min(INTERVAL_MS);
+                // Whether it was a change or the time, the next look decides alike.
+                let _ = tokio::time::timeout(Duration::from_millis(pause), changed).await;
+                tokio::time::sleep(BREATH).await;
             } else if !self.turn(group, now).await {
                 tokio::time::sleep(STALLED).await;
             }
+        }
+    }
+
+    /// Passes the store's news on to the tasks of all groups. Runs until the task is dropped.
+    pub async fn watch_forever(self: Arc<Self>) {
+        loop {
+            self.store.deadlines_changed().await;
+            self.changed.notify_waiters();
+            tokio::time::sleep(BREATH).await;
         }
     }
 

@@ -380,10 +380,16 @@ impl Drop for OwnerGuard {
 }
 
 impl IntentClaim {
-    /// What the closed connection reported, once its owner is proved stopped.
+    /// What the closed connection reported, when nothing of it is proposed: the claimer may replace it. To be called with the proof in
+    /// hand.
     #[must_use]
-    pub fn input(&self) -> Option<DisconnectInput> {
-        self.disconnects.intents.lock().get(&self.connection_id).and_then(|intent| intent.input)
+    pub fn held(&self) -> Option<DisconnectInput> {
+        self.disconnects.advance(self.connection_id);
+        let intents = self.disconnects.intents.lock();
+        intents
+            .get(&self.connection_id)
+            .filter(|intent| intent.stage == Stage::Held)
+            .and_then(|intent| intent.input)
     }
 
     /// The claimer's own commit takes the place of a held disconnect.

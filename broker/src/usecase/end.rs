@@ -157,7 +157,7 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
         let expected = row.revision + 1;
         let reply = self
             .authority
-            .commit(&input.owner.key, Command::End(Box::new(end)))
+            .commit(&input.owner.key, None, Command::End(Box::new(end)))
             .await
             .map_err(|_| EndError::Unavailable)?;
         call.check(self.now()?.tick)?;
@@ -192,7 +192,7 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
             sent_through: 0,
         };
         self.authority
-            .commit(&row.owner.key, Command::Disconnect(Box::new(disconnect)))
+            .commit(&row.owner.key, None, Command::Disconnect(Box::new(disconnect)))
             .await
             .map_err(|_| EndError::Unavailable)?;
         let third = self.read(call, &row.owner).await?;

@@ -230,7 +230,12 @@ impl Authority for Bench {
         Ok(self.rows.read(key))
     }
 
-    async fn commit(&self, _key: &Key, command: Command) -> Result<Reply, Unavailable> {
+    async fn commit(
+        &self,
+        _key: &Key,
+        before: Option<Command>,
+        command: Command,
+    ) -> Result<Reply, Unavailable> {
         if !matches!(command, Command::Connect(_)) {
             return Ok(self.rows.apply(command));
         }
@@ -241,6 +246,9 @@ impl Authority for Bench {
             CommitFault::Conflict => return Ok(Reply::Conflict(session::lifecycle::Conflict::Exhausted)),
             CommitFault::Hangs => std::future::pending::<()>().await,
             _ => {}
+        }
+        if let Some(before) = before {
+            self.rows.apply(before);
         }
         let mut reply = self.rows.apply(command);
         match (fault, &mut reply) {

@@ -1,0 +1,131 @@
+//! Boots of this node: the id of this one, what proves that earlier ones stopped, and their retirement by commit (DESIGN §7).
+
+use std::sync::Arc;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use session::id::{Boot, Owner};
+use session::lifecycle::{Command, Conflict, Reply, RetireProof, SessionState};
+use session::topic::TopicFilter;
+use storage::boot::{Boots, Proof, Recovered};
+use storage::{GroupId, Store};
+
+use super::ServeError;
+use crate::clock::NodeClock;
+use crate::route::{Restored, Router};
+use crate::usecase::isolation::Receipts;
+
+/// Sessions restored under one version of the routing index.
+const RESTORE_PAGE: usize = 4_096;
+
+/// 16 random bytes as 32 lowercase hex characters.
+///
+/// # Errors
+/// The system has no randomness.
+pub(super) fn new_boot_id() -> Result<Arc<str>, ServeError> {
+    use std::fmt::Write as _;
+    let mut bytes = [0_u8; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| ServeError::Randomness)?;
+    let mut text = String::with_capacity(32);
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok(text.into())
+}
+
+/// What proves that a boot stopped: its retirement by commit, or its receipt on disk.
+#[derive(Debug)]
+pub(super) struct BootEvidence {
+    pub boots: Arc<Boots>,
+    pub store: Store,
+}
+
+impl Receipts for BootEvidence {
+    fn covers(&self, owner: &Owner) -> bool {
+        let boot = Boot { node_id: owner.node_id, boot_id: owner.boot_id.clone() };
+        let group = self.store.group_of(&owner.key);
+        let retired =
+            self.store.read(group, |rows| rows.boot(&boot).is_some_and(|row| row.retired.is_some()));
+        retired
+            || match self.boots.lookup(owner) {
+                Ok(Proof::Graceful | Proof::Crashed) => true,
+                Ok(Proof::Unknown) => false,
+                Err(error) => {
+                    tracing::error!(%error, "a boot receipt could not be read");
+                    false
+                }
+            }
+    }
+}
+
+/// Retires the earlier boots of this node that are proved stopped: their sessions become Offline, their Wills and expiries run, and their
+/// receipts are no longer needed.
+///
+/// # Errors
+/// A group does not answer.
+pub(super) async fn retire_earlier(
+    boots: &Boots,
+    recovered: &Recovered,
+    store: &Store,
+    clock: &NodeClock,
+) -> Result<(), ServeError> {
+    let graceful =
+        recovered.graceful.iter().map(|found| (found.boot.boot_id.clone(), RetireProof::GracefulReceipt));
+    let crashed = recovered.crashed.iter().map(|boot_id| (boot_id.clone(), RetireProof::CrashReceipt));
+    for (boot_id, proof) in graceful.chain(crashed) {
+        let boot = Boot { node_id: boots.current().node_id, boot_id };
+        for group in (0..store.groups()).map(GroupId) {
+            let observed_at = clock.millis();
+            let retire = Command::BootRetire { boot: boot.clone(), proof: proof.clone(), observed_at };
+            match store.call(group, retire).await {
+                // A boot that this group never heard of owns nothing in it.
+                Ok(Reply::Done { .. } | Reply::Conflict(Conflict::Missing)) => {}
+                Ok(reply) => {
+                    tracing::error!(?reply, boot = %boot.boot_id, "an earlier boot could not be retired");
+                    return Err(ServeError::Retire);
+                }
+                Err(error) => return Err(ServeError::Proposal(error)),
+            }
+        }
+        boots.prune(&boot)?;
+    }
+    Ok(())
+}
+
+/// Takes the subscriptions of all durable sessions into the routing, so that nothing published from now on passes them by.
+pub(super) fn restore_routes(store: &Store, router: &Router) {
+    for group in (0..store.groups()).map(GroupId) {
+        let mut after = None;
+        loop {
+            let (page, last) = store.read(group, |rows| {
+                let mut page = Vec::new();
+                let mut last = None;
+                for row in rows.sessions_after(after.as_ref()).take(RESTORE_PAGE) {
+                    last = Some(row.owner.key.clone());
+                    if !row.durable || matches!(row.state, SessionState::Ended { .. }) {
+                        continue;
+                    }
+                    let filters = rows
+                        .subscriptions(row.lifetime)
+                        .filter_map(|(filter, options)| match TopicFilter::parse(filter) {
+                            Ok(parsed) => Some((parsed, *options)),
+                            Err(error) => {
+                                tracing::error!(%error, "a stored subscription is not valid and is left out");
+                                None
+                            }
+                        })
+                        .collect();
+                    page.push(Restored { key: row.owner.key.clone(), inbox: (group, row.lifetime), filters });
+                }
+                (page, last)
+            });
+            if !page.is_empty() {
+                router.restore(page);
+            }
+            if last.is_none() {
+                break;
+            }
+            after = last;
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The process around a node: its runtimes, its signals, its exit.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Node, ServeError, Stopped};
+use crate::config::Config;
+
+/// Gives the configuration as it is now, for SIGHUP; the error is already worded for the log.
+pub type ReadConfig = dyn Fn() -> Result<Config, String> + Send + Sync;
+
+/// The one place where the runtime of the control plane is made. Workers have their own, one a thread (`gateway::driver::Gateway`).
+///
+/// # Errors
+/// The operating system refuses threads.
+fn control_runtime(threads: u16) -> Result<tokio::runtime::Runtime, ServeError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(usize::from(threads.max(1)))
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .map_err(ServeError::Runtime)
+}
+
+/// Runs a node until SIGTERM or SIGINT, or until it fails. A second signal, or a stop that takes too long, ends it at once: the
+/// next start then treats this boot as crashed, which loses nothing.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve(config: Config, read_config: &ReadConfig) -> Result<Stopped, ServeError> {
+    let runtime = control_runtime(config.node.control_threads)?;
+    let outcome = runtime.block_on(run(config, read_config));
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    outcome
+}
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Stop,
+    Reload,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, ServeError> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(ServeError::Signals)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(ServeError::Signals)?,
+            hangup: signal(SignalKind::hangup()).map_err(ServeError::Signals)?,
+        })
+    }
+
+    async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::Stop,
+            _ = self.interrupt.recv() => Wish::Stop,
+            _ = self.hangup.recv() => Wish::Reload,
+        }
+    }
+
+    async fn stop(&mut self) {
+        while self.next().await != Wish::Stop {}
+    }
+}
+
+async fn run(mut config: Config, read_config: &ReadConfig) -> Result<Stopped, ServeError> {
+    let mut signals = Signals::new()?;
+    let timeout = Duration::from_millis(config.node.stop_timeout_ms);
+    let mut node = tokio::select! {
+        node = Node::start(&config) => node?,
+        () = signals.stop() => return Ok(Stopped::Unproved),
+    };
+    announce(&node);
+    let failure = loop {
+        tokio::select! {
+            wish = signals.next() => match wish {
+                Wish::Stop => break None,
+                Wish::Reload => reload(&mut config, read_config),
+            },
+            error = node.failed() => break Some(error),
+        }
+    };
+    if let Some(error) = &failure {
+        tracing::error!(%error, "the node stops");
+    } else {
+        tracing::info!("stopping");
+    }
+    let stopped = tokio::select! {
+        stopped = tokio::time::timeout(timeout, node.stop(timeout)) => stopped.unwrap_or(Stopped::Unproved),
+        () = signals.stop() => Stopped::Unproved,
+    };
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(stopped),
+    }
+}
+
+/// One line a listener, for people and for scripts that wait for it.
+fn announce(node: &Node) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    for bound in node.listeners() {
+        // Nobody may be reading.
+        let _ = writeln!(out, "listening {} {} {}", bound.name, bound.protocol, bound.address);
+    }
+    let _ = out.flush();
+}
+
+fn reload(config: &mut Config, read_config: &ReadConfig) {
+    match read_config() {
+        Ok(new) => {
+            let reload = config.reload(&new);
+            *config = config.reloaded(&new);
+            tracing::info!(changed = ?reload.changed, needs_restart = ?reload.needs_restart, "configuration reloaded");
+        }
+        Err(error) => tracing::error!(%error, "the configuration is not reloaded; the running one stays"),
+    }
+}
