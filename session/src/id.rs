@@ -97,3 +97,49 @@ impl Owner {
         if numbers.contains(&0) { Err(IdentityError::Zero) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner {
+            key: Key { namespace: Arc::from("main"), client_id: Arc::from("c") },
+            session_generation: 1,
+            owner_generation: 1,
+            node_id: 1,
+            boot_id: Arc::from("b"),
+            connection_id: 1,
+        }
+    }
+
+    /// Owner spec §1.1: rejected, never trimmed.
+    #[test]
+    fn an_identity_is_not_empty_blank_too_long_or_with_nul() {
+        assert_eq!(check_identity("", 4), Err(IdentityError::Empty));
+        assert_eq!(check_identity("abcd", 4), Ok(()));
+        assert_eq!(check_identity("abcde", 4), Err(IdentityError::TooLong { len: 5, limit: 4 }));
+        assert_eq!(check_identity("üüü", 4), Err(IdentityError::TooLong { len: 6, limit: 4 }));
+        assert_eq!(check_identity("a\0", 4), Err(IdentityError::Nul));
+        assert_eq!(check_identity(" \u{a0}", 4), Err(IdentityError::Blank));
+        assert_eq!(check_identity(" a ", 4), Ok(()));
+    }
+
+    /// Owner spec §1.3: each field of an owner.
+    #[test]
+    fn an_owner_is_checked_field_by_field() {
+        assert_eq!(owner().check(), Ok(()));
+        let refused = |change: fn(&mut Owner)| {
+            let mut owner = owner();
+            change(&mut owner);
+            assert!(owner.check().is_err(), "{owner:?}");
+        };
+        refused(|owner| owner.key.namespace = Arc::from(""));
+        refused(|owner| owner.key.client_id = "c".repeat(1_025).into());
+        refused(|owner| owner.session_generation = 0);
+        refused(|owner| owner.owner_generation = 0);
+        refused(|owner| owner.node_id = 0);
+        refused(|owner| owner.boot_id = "b".repeat(129).into());
+        refused(|owner| owner.connection_id = 0);
+    }
+}

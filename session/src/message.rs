@@ -60,19 +60,20 @@ impl Message {
     #[must_use]
     pub fn topic(&self) -> &str {
         // Valid by construction; a damaged body read back from disk shows as an empty topic, which nothing matches.
-        std::str::from_utf8(&self.body[..usize::from(self.topic_len)]).unwrap_or_default()
+        let topic = self.body.get(..usize::from(self.topic_len)).unwrap_or_default();
+        std::str::from_utf8(topic).unwrap_or_default()
     }
 
     /// Forwarded MQTT 5 properties in wire form, without length prefix.
     #[must_use]
     pub fn properties(&self) -> &[u8] {
-        &self.body[usize::from(self.topic_len)..self.payload_at()]
+        self.body.get(usize::from(self.topic_len)..self.payload_at()).unwrap_or_default()
     }
 
     /// Application payload.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
-        &self.body[self.payload_at()..]
+        self.body.get(self.payload_at()..).unwrap_or_default()
     }
 
     /// Bytes of topic, properties and payload.
@@ -109,5 +110,50 @@ impl QoS {
             2 => Some(Self::ExactlyOnce),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [MQTT-3.3.2-4] and its like: topic, properties and payload come out as they went in.
+    #[test]
+    fn a_message_keeps_its_parts() {
+        for (topic, properties, payload) in
+            [("a/ü", &b"\x01\x01"[..], &b"payload"[..]), ("a", b"", b""), ("a", b"\x01\x00", b"")]
+        {
+            let message = Message::new(topic, properties, payload);
+            assert_eq!(
+                (message.topic(), message.properties(), message.payload()),
+                (topic, properties, payload)
+            );
+            assert_eq!(message.len(), topic.len() + properties.len() + payload.len());
+            assert!(message.is_coherent());
+        }
+    }
+
+    /// P10: a message that was damaged on disk is told apart and never panics.
+    #[test]
+    fn a_damaged_message_is_not_coherent() {
+        let whole = Message::new("topic", b"\x01\x01", b"payload");
+        let damaged = [
+            Message { topic_len: u16::MAX, ..whole.clone() },
+            Message { properties_len: u32::MAX, ..whole.clone() },
+            Message { body: Bytes::new(), ..whole.clone() },
+            Message { body: Bytes::from_static(b"\xff\xfe\xfd\xfc\xfb\x01\x01payload"), ..whole },
+        ];
+        for message in damaged {
+            assert!(!message.is_coherent());
+            assert!(
+                message.topic().len() + message.properties().len() + message.payload().len() <= message.len()
+            );
+        }
+    }
+
+    #[test]
+    fn a_qos_is_0_1_or_2() {
+        assert_eq!((0..=2).filter_map(QoS::from_u8).map(|qos| qos as u8).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(QoS::from_u8(3), None);
     }
 }

@@ -44,3 +44,25 @@ impl Millis {
         if sec == u32::MAX { Self::NEVER } else { self.plus_ms(sec as u64 * 1_000) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_saturate() {
+        assert_eq!(Tick(1).plus_ms(2), Tick(2_000_001));
+        assert_eq!(Tick(1).plus_ms(u64::MAX), Tick(u64::MAX));
+        assert_eq!(Tick(1).ms_since(Tick(2_000_000)), 0);
+        assert_eq!(Tick(5_500_000).ms_since(Tick(0)), 5);
+        assert_eq!(Millis(1).plus_ms(u64::MAX), Millis::NEVER);
+    }
+
+    /// MQTT 5 §3.1.2.11.2
+    #[test]
+    fn the_largest_expiry_means_never() {
+        assert_eq!(Millis(5).plus_expiry(0), Millis(5));
+        assert_eq!(Millis(5).plus_expiry(u32::MAX - 1), Millis(5 + 4_294_967_294_000));
+        assert_eq!(Millis(5).plus_expiry(u32::MAX), Millis::NEVER);
+    }
+}

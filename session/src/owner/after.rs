@@ -15,8 +15,14 @@ use crate::time::Tick;
 #[derive(Default)]
 pub(super) struct After {
     pub(super) wake: SmallVec<[Waker; 2]>,
-    pub(super) close: SmallVec<[(Arc<dyn Transport>, Arc<Entry>); 1]>,
+    pub(super) close: SmallVec<[CloseRequest; 1]>,
     pub(super) retired: SmallVec<[Slot; 1]>,
+}
+
+/// A close attempt that is to start.
+pub(super) struct CloseRequest {
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) entry: Arc<Entry>,
 }
 
 impl After {
@@ -25,7 +31,7 @@ impl After {
         for waker in self.wake {
             waker.wake();
         }
-        for (transport, entry) in self.close {
+        for CloseRequest { transport, entry } in self.close {
             // A transport that panics costs its own owner an attempt, not the others of the page theirs.
             if catch_unwind(AssertUnwindSafe(|| transport.request_close(entry.owner()))).is_err() {
                 shared.transport_closed(now, entry.owner(), CloseOutcome::Failed);

@@ -9,7 +9,7 @@ use std::task::Waker;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::after::After;
+use super::after::{After, CloseRequest};
 use super::closing::{Closing, Socket};
 use super::deadlines::{Deadlines, Record};
 use super::entry::{Entry, Shared, Stage};
@@ -351,7 +351,9 @@ impl Table {
     /// Starts a close attempt; it counts as lost when its retry is due before it was reported.
     fn ask(&mut self, options: &Options, now: Tick, slot: u32, after: &mut After) {
         let held = self.slot_mut(slot);
-        after.close.push((Arc::clone(&held.transport), Arc::clone(&held.entry)));
+        after
+            .close
+            .push(CloseRequest { transport: Arc::clone(&held.transport), entry: Arc::clone(&held.entry) });
         let closing = self.closing_mut(slot);
         closing.visit();
         after.wake.extend(closing.ask());
