@@ -81,9 +81,10 @@ impl ConnectRequest {
     /// The decoded CONNECT. It was validated when it was read.
     #[must_use]
     pub fn packet(&self) -> Connect<'_> {
-        let frame = codec::frame(self.version, &self.frame, self.frame.len());
-        match frame.map(|frame| frame.map(|frame| codec::read(self.version, codec::From::Client, frame))) {
-            Ok(Some(Ok(Packet::Connect(connect)))) => *connect,
+        let connect = codec::first_frame(&self.frame, self.frame.len())
+            .and_then(|frame| frame.map(codec::read_connect).transpose());
+        match connect {
+            Ok(Some(connect)) => connect,
             _ => unreachable!("the same bytes were decoded as CONNECT when they were read"),
         }
     }

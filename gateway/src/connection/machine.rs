@@ -5,7 +5,7 @@ use session::time::Tick;
 use super::alias::AliasesIn;
 use super::{ClientLimits, Limits};
 use crate::codec::{
-    self, Auth, Connect, Disconnect, Error, Frame, Packet, PacketType, Publish, ReasonCode, Version,
+    self, Auth, Connect, Disconnect, Frame, Packet, PacketType, Publish, ReasonCode, Version,
 };
 use crate::service::Ended;
 
@@ -115,12 +115,6 @@ impl Machine {
         self.phase == Phase::Connected
     }
 
-    /// Largest packet taken now, bytes of the whole packet.
-    #[must_use]
-    pub fn size_max(&self) -> usize {
-        self.size_max as usize
-    }
-
     /// Authentication Method of the CONNECT.
     #[must_use]
     pub fn authentication_method(&self) -> Option<&str> {
@@ -154,6 +148,20 @@ impl Machine {
         }
     }
 
+    /// The complete frame at the start of `bytes`; `None`: more bytes are needed.
+    ///
+    /// # Errors
+    /// The connection ends, with this answer.
+    #[inline]
+    pub fn frame<'a>(&self, bytes: &'a [u8]) -> Result<Option<Frame<'a>>, Fault> {
+        let size_max = self.size_max as usize;
+        let frame = match self.phase {
+            Phase::Greeting => codec::first_frame(bytes, size_max),
+            Phase::Connecting | Phase::Connected => codec::frame(self.version, bytes, size_max),
+        };
+        frame.map_err(|error| self.fault(error.reason))
+    }
+
     /// A complete frame.
     ///
     /// # Errors
@@ -164,7 +172,7 @@ impl Machine {
         }
         let packet = match codec::read(self.version, codec::From::Client, frame) {
             Ok(packet) => packet,
-            Err(error) => return Err(self.error(error)),
+            Err(error) => return Err(self.fault(error.reason)),
         };
         if self.phase == Phase::Connecting && !matches!(packet, Packet::Auth(_) | Packet::Disconnect(_)) {
             return Err(self.fault(ReasonCode::ProtocolError));
@@ -184,16 +192,10 @@ impl Machine {
         }
     }
 
-    /// A frame that the codec refused.
-    #[must_use]
-    pub fn error(&self, error: Error) -> Fault {
-        self.fault(error.reason)
-    }
-
     /// Bytes that nobody will act upon any more: a DISCONNECT among them still counts (owner spec §7.8).
     pub fn handle_last_words(&mut self, now: Tick, mut bytes: &[u8]) {
         while self.phase != Phase::Greeting && self.receipt.is_none() {
-            let Ok(Some(frame)) = codec::frame(self.version, bytes, self.size_max()) else { return };
+            let Ok(Some(frame)) = self.frame(bytes) else { return };
             bytes = &bytes[frame.len..];
             if frame.packet_type != PacketType::Disconnect {
                 continue;
@@ -214,26 +216,19 @@ impl Machine {
         if frame.packet_type != PacketType::Connect {
             return Err(nothing);
         }
-        let version = match protocol_level(frame.body).ok_or(nothing)? {
-            5 => Version::V5,
-            4 => Version::V311,
-            level => {
-                let version = if level < 4 { Version::V311 } else { Version::V5 };
-                let reason = ReasonCode::UnsupportedProtocolVersion;
-                return Err(Fault { reason, answer: Answer::ConnAck(version) });
-            }
-        };
-        self.version = version;
-        match codec::read(version, codec::From::Client, frame) {
-            Ok(Packet::Connect(connect)) => {
+        match codec::read_connect(frame) {
+            Ok(connect) => {
                 self.phase = Phase::Connecting;
+                self.version = connect.version;
                 self.keep_alive_sec = connect.keep_alive_sec;
                 self.session_expiry_sec = connect.session_expiry_sec;
                 self.authentication_method = connect.authentication_method.map(Into::into);
-                Ok(Input::Connect(connect))
+                Ok(Input::Connect(Box::new(connect)))
             }
-            Ok(_) => Err(nothing),
-            Err(error) => Err(Fault { reason: error.reason, answer: Answer::ConnAck(version) }),
+            Err(error) => {
+                let answer = codec::refusal_version(frame.body).map_or(Answer::Nothing, Answer::ConnAck);
+                Err(Fault { reason: error.reason, answer })
+            }
         }
     }
 
@@ -304,10 +299,4 @@ impl ClientLimits {
             problem_information: connect.request_problem_information,
         }
     }
-}
-
-/// The protocol level of a CONNECT body, when its protocol name is one that MQTT ever had.
-fn protocol_level(body: &[u8]) -> Option<u8> {
-    let rest = body.strip_prefix(b"\0\x04MQTT").or_else(|| body.strip_prefix(b"\0\x06MQIsdp"))?;
-    rest.first().copied()
 }

@@ -1,9 +1,9 @@
 //! Where packets to a client are written: one buffer with the client's limits in front of it.
 
-use session::message::QoS;
-
 use super::alias::{Aliased, AliasesOut};
-use crate::codec::{self, Ack, AckType, Auth, Disconnect, Packet, ReasonCode, UserProperties, Version};
+use crate::codec::{
+    self, Ack, AckType, Auth, Delivery, Disconnect, Packet, ReasonCode, UserProperties, Version,
+};
 use crate::driver::buffers;
 use crate::link::MessageDelivery;
 
@@ -72,21 +72,10 @@ impl Output {
 
     /// PUBACK, PUBREC, PUBREL or PUBCOMP without properties: the short form.
     pub fn ack(&mut self, ack_type: AckType, packet_id: u16, reason: ReasonCode) {
-        let first = match ack_type {
-            AckType::PubAck => 0x40,
-            AckType::PubRec => 0x50,
-            AckType::PubRel => 0x62,
-            AckType::PubComp => 0x70,
-        };
         let start = self.begin();
-        let [high, low] = packet_id.to_be_bytes();
-        // The reason code may be left out when it is 0x00 (§3.4.2.1).
-        if self.limits.version == Version::V311 || reason == ReasonCode::Success {
-            self.buffer.extend_from_slice(&[first, 2, high, low]);
-        } else {
-            self.buffer.extend_from_slice(&[first, 3, high, low, reason.code()]);
-        }
-        if !self.fits(start) {
+        let written =
+            codec::write_ack_short(self.limits.version, ack_type, packet_id, reason, &mut self.buffer);
+        if written.is_err() || !self.fits(start) {
             self.buffer.truncate(start);
             self.failure.get_or_insert(ReasonCode::PacketTooLarge);
         }
@@ -97,37 +86,25 @@ impl Output {
     pub fn publish(&mut self, delivery: &MessageDelivery, packet_id: u16, expiry_sec: Option<u32>) -> bool {
         let message = &*delivery.message;
         let aliased = self.alias(message.topic());
-        let topic = if matches!(aliased, Aliased::Known(_)) { "" } else { message.topic() };
-        let v5 = self.limits.version == Version::V5;
-        let properties_len = if v5 { properties_len(delivery, aliased, expiry_sec) } else { 0 };
-        let body_len = 2
-            + topic.len()
-            + if delivery.qos == QoS::AtMostOnce { 0 } else { 2 }
-            + if v5 { varint_len(properties_len) + properties_len } else { 0 }
-            + message.payload().len();
-        let packet_len = 1 + varint_len(body_len) + body_len;
-        let size_max = self.limits.maximum_packet_size.min(super::PACKET_SIZE_PROTOCOL_MAX);
-        if packet_len > size_max as usize {
+        let (topic, topic_alias) = match aliased {
+            Aliased::Plain => (message.topic(), None),
+            Aliased::Define(alias) => (message.topic(), Some(alias)),
+            Aliased::Known(alias) => ("", Some(alias)),
+        };
+        let packet = Delivery {
+            topic,
+            dup: delivery.dup,
+            packet_id,
+            topic_alias,
+            expiry_sec,
+            identifiers: &delivery.identifiers,
+            ..Delivery::of(message, delivery.qos, delivery.retain)
+        };
+        self.begin();
+        let size_max = self.limits.maximum_packet_size as usize;
+        if packet.write(self.limits.version, size_max, &mut self.buffer).is_err() {
             return false;
         }
-        let start = self.begin();
-        let out = &mut self.buffer;
-        out.reserve(packet_len);
-        let dup = delivery.dup && delivery.qos != QoS::AtMostOnce;
-        out.push(0x30 | u8::from(dup) << 3 | (delivery.qos as u8) << 1 | u8::from(delivery.retain));
-        put_varint(out, body_len);
-        // A topic has at most 65,535 bytes.
-        out.extend_from_slice(&(topic.len() as u16).to_be_bytes());
-        out.extend_from_slice(topic.as_bytes());
-        if delivery.qos != QoS::AtMostOnce {
-            out.extend_from_slice(&packet_id.to_be_bytes());
-        }
-        if v5 {
-            put_varint(out, properties_len);
-            put_properties(out, delivery, aliased, expiry_sec);
-        }
-        out.extend_from_slice(message.payload());
-        debug_assert_eq!(out.len() - start, packet_len);
         if let (Aliased::Define(_), Some(aliases)) = (aliased, &mut self.aliases) {
             aliases.remember(message.topic());
         }
@@ -295,49 +272,4 @@ fn without_problem_information<'a>(packet: &Packet<'a>) -> Option<Packet<'a>> {
         Packet::Auth(auth) => Packet::Auth(Auth { reason_string: None, user_properties, ..*auth }),
         _ => return None,
     })
-}
-
-fn properties_len(delivery: &MessageDelivery, aliased: Aliased, expiry_sec: Option<u32>) -> usize {
-    let identifiers: usize = delivery.identifiers.iter().map(|id| 1 + varint_len(*id as usize)).sum();
-    delivery.message.properties().len()
-        + identifiers
-        + if expiry_sec.is_some() { 5 } else { 0 }
-        + if aliased == Aliased::Plain { 0 } else { 3 }
-}
-
-fn put_properties(out: &mut Vec<u8>, delivery: &MessageDelivery, aliased: Aliased, expiry_sec: Option<u32>) {
-    const MESSAGE_EXPIRY_INTERVAL: u8 = 0x02;
-    const SUBSCRIPTION_IDENTIFIER: u8 = 0x0B;
-    const TOPIC_ALIAS: u8 = 0x23;
-    if let Some(expiry_sec) = expiry_sec {
-        out.push(MESSAGE_EXPIRY_INTERVAL);
-        out.extend_from_slice(&expiry_sec.to_be_bytes());
-    }
-    for identifier in &delivery.identifiers {
-        out.push(SUBSCRIPTION_IDENTIFIER);
-        put_varint(out, *identifier as usize);
-    }
-    if let Aliased::Define(alias) | Aliased::Known(alias) = aliased {
-        out.push(TOPIC_ALIAS);
-        out.extend_from_slice(&alias.to_be_bytes());
-    }
-    out.extend_from_slice(delivery.message.properties());
-}
-
-/// Bytes of a variable byte integer (§1.5.5).
-fn varint_len(value: usize) -> usize {
-    match value {
-        0..=127 => 1,
-        128..=16_383 => 2,
-        16_384..=2_097_151 => 3,
-        _ => 4,
-    }
-}
-
-fn put_varint(out: &mut Vec<u8>, mut value: usize) {
-    while value > 127 {
-        out.push((value & 0x7F) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }

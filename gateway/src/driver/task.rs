@@ -14,7 +14,7 @@ use super::buffers::{self, HEADROOM, Scratch};
 use super::close::Finish;
 use super::worker::Worker;
 use super::{Incoming, Transport};
-use crate::codec::{self, Auth, ConnAck, Packet, ReasonCode, Version};
+use crate::codec::{Auth, ConnAck, Packet, ReasonCode, Version};
 use crate::connection::{Answer, ClientLimits, Fault, Input, Machine, Output};
 use crate::link::{Link, Shape};
 use crate::listener::{CountGuard, Endpoint, Opening};
@@ -288,9 +288,11 @@ impl<S: Service> Connection<S> {
             self.out = Output::new(ClientLimits { version, ..self.out.client_limits() });
         }
         if version == Version::V311 {
-            match return_code_reason(connack.reason) {
-                Some(reason) => connack = ConnAck::new(reason, false),
-                None => return,
+            if connack.reason == ReasonCode::BadAuthenticationMethod {
+                connack.reason = ReasonCode::NotAuthorized;
+            }
+            if connack.reason.return_code().is_none() {
+                return;
             }
         }
         self.out.packet(&Packet::ConnAck(Box::new(connack)));
@@ -427,13 +429,10 @@ impl<S: Service> Connection<S> {
         let mut used = 0;
         loop {
             let rest = &data[used..];
-            let frame = match codec::frame(self.machine.version(), rest, self.machine.size_max()) {
+            let frame = match self.machine.frame(rest) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(used),
-                Err(error) => {
-                    let fault = self.machine.error(error);
-                    return Err(self.fault(fault));
-                }
+                Err(fault) => return Err(self.fault(fault)),
             };
             let len = frame.len;
             let input = match self.machine.handle_frame(now, frame) {
@@ -605,27 +604,6 @@ impl Exchange {
 
 fn owned_data(auth: &Auth<'_>) -> Box<[u8]> {
     auth.data.unwrap_or_default().into()
-}
-
-/// The nearest reason that 3.1.1 has a return code for (§3.2.2.3 of 3.1.1); `None`: close without CONNACK.
-fn return_code_reason(reason: ReasonCode) -> Option<ReasonCode> {
-    Some(match reason {
-        ReasonCode::UnsupportedProtocolVersion
-        | ReasonCode::ClientIdentifierNotValid
-        | ReasonCode::BadUserNameOrPassword
-        | ReasonCode::NotAuthorized
-        | ReasonCode::ServerUnavailable => reason,
-        ReasonCode::Banned | ReasonCode::BadAuthenticationMethod => ReasonCode::NotAuthorized,
-        ReasonCode::ServerBusy
-        | ReasonCode::ServerShuttingDown
-        | ReasonCode::QuotaExceeded
-        | ReasonCode::UseAnotherServer
-        | ReasonCode::ServerMoved
-        | ReasonCode::ConnectionRateExceeded
-        | ReasonCode::UnspecifiedError
-        | ReasonCode::ImplementationSpecificError => ReasonCode::ServerUnavailable,
-        _ => return None,
-    })
 }
 
 /// Nothing is pinned in place: the boxed futures are pinned in their boxes.
