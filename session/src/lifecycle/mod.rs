@@ -12,7 +12,9 @@ pub use command::{
     Ack, AckKind, Append, Batch, Command, Connect, Disconnect, DisconnectKind, End, RetireProof, SessionRef,
     Stamp, SubscriptionRow, Target, WillKey, WillMode, WillTemplate,
 };
-pub use group::{Appended, Delivery, Due, Group, GroupStat, InboxRead, Outcome, RowError};
+pub use group::{
+    Appended, Delivery, Due, Group, GroupStat, InboxRead, Outcome, RetainedVisitor, RowError, RowVisitor,
+};
 pub use reply::{Conflict, Reply};
 pub use row::{
     BootRow, EndReason, InboxStat, SessionRow, SessionState, SubscriptionOptions, WillRow, WillStage,

@@ -105,7 +105,6 @@ impl Group {
         };
         let current = slot.row.lifetime == lifetime;
         let ended = !current || slot.ended();
-        let stamped = self.stamps.publisher(&key, lifetime).is_some();
         if let Some(life) = self.lifetimes.get_mut(&lifetime) {
             life.ended = ended;
             if let Some(children) = life.children.as_deref() {
@@ -117,7 +116,7 @@ impl Group {
                 self.stat.inbox_bytes += inbox.bytes;
             }
         }
-        let has_children = self.lifetimes[&lifetime].children.is_some() || stamped;
+        let has_children = self.lifetimes[&lifetime].children.is_some();
         if ended
             && has_children
             && let Some(slot) = self.sessions.get_mut(&key)

@@ -179,6 +179,12 @@ pub struct GroupStat {
     pub wills_ready: u64,
 }
 
+/// Takes a row: its key, and its value or `None`.
+pub type RowVisitor<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
+
+/// Takes a retained message: its topic, the message unless it is only on disk, its id. False stops the visit.
+pub type RetainedVisitor<'a> = dyn FnMut(&str, Option<&Arc<Message>>, u64) -> bool + 'a;
+
 /// A stored row cannot be what we wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RowError {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::will::will_due;
-use super::{Delivery, Due, Group, GroupStat, InboxRead};
+use super::{Delivery, Due, Group, GroupStat, InboxRead, RetainedVisitor};
 use crate::id::{Boot, Key};
 use crate::lifecycle::command::WillKey;
 use crate::lifecycle::row::{BootRow, InboxStat, SessionRow, SubscriptionOptions, WillRow};
@@ -141,7 +141,7 @@ impl Group {
     /// Retained messages that `filter` (no `$share/`) matches: (topic, message or `None` when on disk, message id), in topic
     /// order until `visit` returns false. Messages that expired by the time of the last batch are passed over; the caller
     /// compares the rest with its own clock.
-    pub fn retained(&self, filter: &str, visit: &mut dyn FnMut(&str, Option<&Arc<Message>>, u64) -> bool) {
+    pub fn retained(&self, filter: &str, visit: &mut RetainedVisitor<'_>) {
         self.scan_retained(filter, visit);
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Group;
 use super::messages::MESSAGE_BYTES_MAX;
 use super::rows::RowId;
+use super::{Group, RetainedVisitor};
 use crate::lifecycle::reply::{Conflict, Reply};
 use crate::message::Message;
 use crate::topic;
@@ -54,11 +54,7 @@ impl Group {
         self.messages.release(id);
     }
 
-    pub(super) fn scan_retained(
-        &self,
-        filter: &str,
-        visit: &mut dyn FnMut(&str, Option<&Arc<Message>>, u64) -> bool,
-    ) {
+    pub(super) fn scan_retained(&self, filter: &str, visit: &mut RetainedVisitor<'_>) {
         topic::scan(&self.retained, filter, |name, id| {
             let expired = self.messages.expires_at(*id).is_some_and(|at| at <= self.clock);
             expired || visit(name, self.messages.body(*id), *id)

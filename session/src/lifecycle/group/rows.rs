@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 
 use super::inbox::CHUNK;
 use super::stamps::Origin;
-use super::{Group, RowError};
+use super::{Group, RowError, RowVisitor};
 use crate::id::{Boot, Key};
 use crate::lifecycle::command::WillKey;
 use crate::lifecycle::row::SessionRow;
@@ -159,7 +159,7 @@ impl Buffers {
 impl Group {
     /// Visits every row changed since the last call, `None` for a removed one, and forgets the changes. Message bodies
     /// that were created and settled in between never show up.
-    pub fn drain_dirty(&mut self, visit: &mut dyn FnMut(&[u8], Option<&[u8]>)) {
+    pub fn drain_dirty(&mut self, visit: &mut RowVisitor<'_>) {
         let mut buffers = Buffers::default();
         if std::mem::take(&mut self.dirty.meta) {
             buffers.key(META);
@@ -184,7 +184,7 @@ impl Group {
         });
     }
 
-    fn drain_lifetimes(&mut self, buffers: &mut Buffers, visit: &mut dyn FnMut(&[u8], Option<&[u8]>)) {
+    fn drain_lifetimes(&mut self, buffers: &mut Buffers, visit: &mut RowVisitor<'_>) {
         for (lifetime, chunks) in std::mem::take(&mut self.dirty.dropped) {
             lifetime_key(buffers, LIFETIME, lifetime);
             visit(&buffers.key, None);
@@ -221,7 +221,7 @@ impl Group {
 
     /// Visits every row of the group in key order, bodies last. `None` is the value of a body that is only on disk, under
     /// this very key.
-    pub fn dump(&self, visit: &mut dyn FnMut(&[u8], Option<&[u8]>)) {
+    pub fn dump(&self, visit: &mut RowVisitor<'_>) {
         let mut buffers = Buffers::default();
         buffers.key(META);
         buffers.value(&self.meta_row());
@@ -261,7 +261,7 @@ impl Group {
         }
     }
 
-    fn dump_lifetimes(&self, lifetimes: &[u64], visit: &mut dyn FnMut(&[u8], Option<&[u8]>)) {
+    fn dump_lifetimes(&self, lifetimes: &[u64], visit: &mut RowVisitor<'_>) {
         let mut buffers = Buffers::default();
         for lifetime in lifetimes {
             self.encode_lifetime(*lifetime, &mut buffers);

@@ -161,10 +161,8 @@ impl Group {
             expiring: Millis::NEVER,
         });
         life.fence = fence;
-        if let Some(children) = &mut life.children {
-            if !children.stored {
-                children.touch(lifetime, &mut self.dirty.lifetimes);
-            }
+        if let Some(children) = life.children.as_deref_mut().filter(|children| !children.stored) {
+            children.touch(lifetime, &mut self.dirty.lifetimes);
         }
         self.sync_expiring(lifetime);
         self.dirty.rows.insert(RowId::Session(key));
@@ -177,7 +175,8 @@ impl Group {
         life.ended = true;
         life.fence = 0;
         let stamped = self.stamps.publisher(key, lifetime).is_some();
-        let empty = life.children.as_ref().is_none_or(|children| children.is_empty()) && !stamped;
+        // Stamps alone do not keep a lifetime: one that comes late, from a publisher that is gone, is left to Tidy.
+        let empty = life.children.as_ref().is_none_or(|children| children.is_empty() && !stamped);
         self.sync_expiring(lifetime);
         if empty {
             self.drop_children(lifetime);

@@ -68,7 +68,7 @@ fn every_changed_fence_field_conflicts() {
         |c| c.owner.owner_generation += 1,
         |c| c.owner.owner_generation -= 1,
     ];
-    let before = dump(&world.group);
+    let before = dump(&world.group, &world.disk);
     for change in changes {
         let mut connect = good.clone();
         change(&mut connect);
@@ -77,7 +77,7 @@ fn every_changed_fence_field_conflicts() {
     let mut foreign = good.clone();
     foreign.owner.boot_id = "boot-b".into();
     assert_eq!(refused(&world.apply(Command::Connect(foreign))), Conflict::Illegal);
-    assert_eq!(without_meta(before), without_meta(dump(&world.group)));
+    assert_eq!(without_meta(before), without_meta(dump(&world.group, &world.disk)));
     assert!(matches!(world.apply(Command::Connect(good)), Reply::Row { session_present: true, .. }));
 }
 
@@ -365,7 +365,7 @@ fn exhausted_counters_refuse() {
     let mut world = World::new();
     world.connect(&dial("c"));
     for field in 0..2 {
-        let mut rows = dump(&world.group);
+        let mut rows = dump(&world.group, &world.disk);
         let mut group = load(&rows);
         let row = &mut group.sessions.get_mut(&key("c")).unwrap().row;
         if field == 0 {

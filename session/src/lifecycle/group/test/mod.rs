@@ -53,6 +53,8 @@ pub(super) struct World {
     pub index: u64,
     pub log: Vec<Batch>,
     pub outcome: Outcome,
+    /// What was stored.
+    pub disk: Rows,
     connection: u64,
 }
 
@@ -83,6 +85,7 @@ impl World {
             index: 0,
             log: Vec::new(),
             outcome: Outcome::default(),
+            disk: Rows::new(),
             connection: 0,
         };
         let reply = world.apply(Command::BootStart { lease_until: Millis(1_000_000) });
@@ -217,13 +220,24 @@ impl World {
         read
     }
 
-    /// Payloads of all unsettled entries, with their offsets.
+    /// Payloads of all unsettled entries, with their offsets; from disk where they are not resident.
     pub(super) fn payloads(&self, client_id: &str) -> Vec<(u64, String)> {
-        let text = |message: &Option<Arc<Message>>| {
-            let message = message.as_ref().expect("resident");
+        let read = self.inbox(client_id);
+        let text = |message_id: u64, message: &Option<Arc<Message>>| {
+            let message = self.body(message_id, message.as_ref());
             String::from_utf8_lossy(message.payload()).into_owned()
         };
-        self.inbox(client_id).entries.iter().map(|entry| (entry.offset, text(&entry.message))).collect()
+        read.entries.iter().map(|entry| (entry.offset, text(entry.message_id, &entry.message))).collect()
+    }
+
+    /// A message, from disk when it is not resident.
+    pub(super) fn body(&self, message_id: u64, resident: Option<&Arc<Message>>) -> Message {
+        match resident {
+            Some(message) => Message::clone(message),
+            None => {
+                Group::decode_body(&self.disk[&Group::body_key(message_id)]).expect("it was written by us")
+            }
+        }
     }
 
     pub(super) fn subscribe(&mut self, client_id: &str, filters: &[&str]) -> Reply {
@@ -244,10 +258,11 @@ impl World {
         self.group.last_will(&key(client_id)).map(|will| (will.stage, will.due_at))
     }
 
-    /// Crash: what was drained is what is left.
+    /// Rows are stored, the process is gone, rows are loaded.
     pub(super) fn reload(&mut self) {
-        let rows = dump(&self.group);
-        self.group = load(&rows);
+        drain_into(&mut self.group, &mut self.disk);
+        assert_eq!(dump(&self.group, &self.disk), self.disk, "what is stored is what there is");
+        self.group = load(&self.disk);
         self.group.check().expect("a loaded group is coherent");
     }
 }
@@ -268,14 +283,15 @@ pub(super) fn refused(reply: &Reply) -> Conflict {
 
 pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// All rows of a group whose bodies are resident.
-pub(super) fn dump(group: &Group) -> Rows {
+/// All rows of a group; bodies that are not resident are looked up in `disk`.
+pub(super) fn dump(group: &Group, disk: &Rows) -> Rows {
     let mut rows = Rows::new();
     let mut last = Vec::new();
     group.dump(&mut |key, value| {
         assert!(key > &last[..], "dump visits rows in key order");
         last = key.to_vec();
-        rows.insert(key.to_vec(), value.expect("bodies are resident").to_vec());
+        let value = value.map_or_else(|| disk[key].clone(), <[u8]>::to_vec);
+        rows.insert(key.to_vec(), value);
     });
     rows
 }

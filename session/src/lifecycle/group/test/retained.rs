@@ -1,1 +1,63 @@
-//! .
+//! Retained messages (MQTT 5 §3.3.1.3, P7).
+
+use super::*;
+
+fn retained(world: &World, filter: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    world.group.retained(filter, &mut |topic, message, id| {
+        let payload = world.body(id, message).payload().to_vec();
+        found.push((topic.to_owned(), String::from_utf8(payload).unwrap()));
+        true
+    });
+    found
+}
+
+fn retain(world: &mut World, topic: &str, payload: &str, expires_at: Option<u64>) -> Reply {
+    let mut message = message(topic, payload);
+    message.retain = true;
+    message.expires_at = expires_at.map(Millis);
+    world.apply(Command::Retain { message })
+}
+
+#[test]
+fn the_last_one_is_kept_and_an_empty_one_removes_it() {
+    let mut world = World::new();
+    retain(&mut world, "a/b", "1", None);
+    retain(&mut world, "a/c", "2", None);
+    retain(&mut world, "a/b", "3", None);
+    for _ in 0..2 {
+        assert_eq!(retained(&world, "a/+"), [("a/b".into(), "3".into()), ("a/c".into(), "2".into())]);
+        assert_eq!(world.group.stat().messages_stored, 2);
+        world.reload();
+    }
+    assert_eq!(retain(&mut world, "a/b", "", None), Reply::Done { revision: 0, unchanged: false });
+    assert_eq!(retain(&mut world, "a/b", "", None), Reply::Done { revision: 0, unchanged: true });
+    assert_eq!(retained(&world, "#"), [("a/c".into(), "2".into())]);
+    assert_eq!(world.group.stat().retained, 1);
+}
+
+#[test]
+fn expired_ones_are_not_seen_and_tidied_away() {
+    // Scenario 59.
+    let mut world = World::new();
+    retain(&mut world, "a", "short", Some(3_000));
+    retain(&mut world, "b", "replaced", Some(3_000));
+    retain(&mut world, "b", "kept", None);
+    world.reload();
+    world.at(2_999).apply(Command::BootRenew { revision: 1, lease_until: Millis(1_000_000) });
+    assert_eq!(retained(&world, "#").len(), 2);
+    world.at(3_000).apply(Command::BootRenew { revision: 2, lease_until: Millis(1_000_000) });
+    assert_eq!(retained(&world, "#"), [("b".into(), "kept".into())]);
+    assert_eq!(world.group.stat().retained, 2);
+    assert_eq!(world.apply(Command::Tidy), Reply::Reclaimed { removed: 1, done: true });
+    assert_eq!((world.group.stat().retained, world.group.stat().messages_stored), (1, 1));
+    retain(&mut world, "b", "late", Some(1_000));
+    assert_eq!(world.group.stat().retained, 0, "expired on arrival: the old one is replaced by nothing");
+}
+
+#[test]
+fn a_topic_that_cannot_be_is_refused() {
+    let mut world = World::new();
+    assert_eq!(refused(&retain(&mut world, "", "x", None)), Conflict::Illegal);
+    assert_eq!(refused(&retain(&mut world, "a\0b", "x", None)), Conflict::Illegal);
+}
