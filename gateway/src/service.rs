@@ -159,7 +159,7 @@ pub trait Service: Sized + 'static {
     ) -> LocalFuture<Result<Accepted<Self::Session>, Refused>>;
 
     /// One step of an enhanced authentication: before `connect` for a CONNECT with an Authentication Method, later for
-    /// re-authentication. The default knows no method (0x8C, [MQTT-4.12.0-1]).
+    /// re-authentication. Dropped when the client leaves meanwhile. The default knows no method (0x8C, [MQTT-4.12.0-1]).
     fn authenticate(
         self: &Rc<Self>,
         _link: Rc<Link<Self::Event>>,
@@ -205,7 +205,7 @@ pub trait Service: Sized + 'static {
         out: &mut Output,
     ) -> Result<(), Disconnecting>;
 
-    /// The read batch ends: proposals of the batch go out together; the scope stays open while any of them waits.
+    /// The read batch ends, also when one of its packets ended the connection: proposals of the batch go out together; the scope stays open while any of them waits.
     fn turn_end(&self, session: &mut Self::Session, out: &mut Output);
 
     /// Events that were left in the link.

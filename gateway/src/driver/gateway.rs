@@ -55,9 +55,15 @@ impl<S: Service> Gateway<S> {
         let controls: Arc<[Mailbox<Control<S>>]> = controls.into();
         let connections: Arc<[AtomicUsize]> = (0..workers).map(|_| AtomicUsize::new(0)).collect();
         let mut threads = Vec::with_capacity(usize::from(workers));
-        for (number, (control, mail)) in (0..workers).zip(control.into_iter().zip(mail)) {
+        for (number, (control, mail)) in (0..).zip(control.into_iter().zip(mail)) {
             let seat = Seat { number, mailboxes: Arc::clone(&mailboxes), control, mail };
-            threads.push(spawn_worker(seat, Arc::clone(&build))?);
+            match spawn_worker(seat, Arc::clone(&build)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    stop_workers(&controls, Duration::ZERO);
+                    return Err(error);
+                }
+            }
         }
         let placement = {
             let (controls, connections) = (Arc::clone(&controls), Arc::clone(&connections));
@@ -102,13 +108,25 @@ impl<S: Service> Gateway<S> {
 
     /// Stops accepting, closes all connections (v5: DISCONNECT 0x8B), waits up to `timeout` for their tasks, ends the threads.
     /// The number of connections whose task did not end in time; their sockets are closed as well.
-    pub fn stop(self, timeout: Duration) -> usize {
+    pub fn stop(mut self, timeout: Duration) -> usize {
         self.acceptor.stop();
-        for control in self.controls.iter() {
-            drop(control.push(Control::Stop { timeout }));
-        }
+        stop_workers(&self.controls, timeout);
         // A worker that panicked has dropped its connections.
-        self.threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+        std::mem::take(&mut self.threads).into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+    }
+}
+
+impl<S: Service> Drop for Gateway<S> {
+    /// Without [`Gateway::stop`] sockets are closed as well, but nobody waits for it.
+    fn drop(&mut self) {
+        stop_workers(&self.controls, Duration::ZERO);
+    }
+}
+
+fn stop_workers<S: Service>(controls: &[Mailbox<Control<S>>], timeout: Duration) {
+    for control in controls {
+        // One that has stopped already takes no message.
+        drop(control.push(Control::Stop { timeout }));
     }
 }
 

@@ -94,8 +94,8 @@ impl<S: Service> Connection<S> {
             }
             arrivals.pop();
         }
-        let more = !arrivals.is_empty();
-        let empty = !more && held.is_none();
+        let more = !arrivals.is_empty() || (held.is_some() && out.pending() >= OUTPUT_FILL);
+        let empty = arrivals.is_empty() && held.is_none();
         self.link.put_back_arrivals(arrivals);
         self.link.put_back_held(held);
         if empty && self.link.take_refused() {

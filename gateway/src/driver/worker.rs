@@ -85,8 +85,9 @@ impl<S: Service> Worker<S> {
 
     /// Wakes the tasks whose deadline passed; moves the entries of those that renewed it.
     fn expire(&self, now: Tick) {
-        while let Some(slot) = self.deadlines.borrow().due(now) {
+        loop {
             let mut deadlines = self.deadlines.borrow_mut();
+            let Some(slot) = deadlines.due(now) else { return };
             let Some(link) = self.links.by_slot(slot) else {
                 deadlines.remove(slot);
                 continue;
@@ -95,7 +96,6 @@ impl<S: Service> Worker<S> {
                 deadlines.set(slot, link.deadline());
             } else {
                 deadlines.remove(slot);
-                drop(deadlines);
                 link.set_due();
             }
         }
