@@ -16,5 +16,5 @@ mod wal;
 
 pub use error::StorageError;
 pub use identity::Identity;
-pub use port::{CompletionPort, DeliveryPort, Done, Pushed};
+pub use port::{CompletionPort, DeliveryPort, Done, EventPort, Pushed};
 pub use store::{Clock, EngineKind, GroupId, InboxEntry, Options, Proposal, Store};

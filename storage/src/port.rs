@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use session::lifecycle::Reply;
+use session::lifecycle::{Reply, WillKey, WillStage};
 use session::message::{Message, QoS};
 
-use crate::StorageError;
+use crate::{GroupId, StorageError};
 
 /// Takes replies of committed commands. Called on a storage thread: must not block.
 pub trait CompletionPort: Send + Sync + std::fmt::Debug {
@@ -16,6 +16,13 @@ pub trait CompletionPort: Send + Sync + std::fmt::Debug {
 /// Takes messages appended to attached inboxes. Called on a storage thread in commit order: must not block.
 pub trait DeliveryPort: Send + Sync + std::fmt::Debug {
     fn deliver(&self, batch: Vec<Pushed>);
+}
+
+/// Learns what committed commands did besides their replies. Called on a storage thread in commit order: must not block.
+pub trait EventPort: Send + Sync + std::fmt::Debug {
+    /// Lifetimes that ended or were replaced, in order: nothing is routed to them any more, and their consumers are detached.
+    /// Wills that changed their stage, in order.
+    fn changed(&self, group: GroupId, ended: Vec<u64>, wills: Vec<(WillKey, WillStage)>);
 }
 
 /// One appended message for an attached consumer.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::identity::{Identity, Lock, make_dir};
-use crate::port::{DeliveryPort, Done};
+use crate::port::{DeliveryPort, Done, EventPort};
 use crate::raft::{Checkpointer, LogStore, Machine, MachineOptions, Meter, RaftGroup};
 use crate::wal::{OsDisk, Wal, WalOptions};
 use crate::{StorageError, engine};
@@ -246,6 +246,13 @@ impl Store {
         self.group(group).machine.detach(lifetime, token);
     }
 
+    /// Tells `port` of ended lifetimes and changed Wills from now on, for all groups. One port a store; it replaces an earlier one.
+    pub fn watch(&self, port: &Arc<dyn EventPort>) {
+        for group in &self.inner.groups {
+            group.machine.watch(Arc::clone(port));
+        }
+    }
+
     /// Returns when a committed command changed what is due since the last call: the deadline worker looks again.
     pub async fn deadlines_changed(&self) {
         self.inner.deadlines.notified().await;
@@ -269,13 +276,22 @@ impl Store {
         self.inner.checkpointer.checkpoint().await
     }
 
+    /// Checkpoints one group and writes its state as a snapshot file (`storage/FORMAT.md`), row by row, for a backup. Blocks.
+    ///
+    /// # Errors
+    /// I/O of the engine or of `out`.
+    pub fn export(&self, group: GroupId, out: &mut dyn std::io::Write) -> Result<(), StorageError> {
+        self.group(group).machine.export(out)
+    }
+
     /// Fsyncs of the log since it was opened.
     #[must_use]
     pub fn fsyncs(&self) -> u64 {
         self.inner.wal.fsyncs()
     }
 
-    /// Checkpoints, closes the log and stops the groups. What is proposed afterwards is refused.
+    /// Checkpoints, closes the log and stops the groups. What is proposed afterwards is refused. A store that is dropped without it
+    /// stops too, without a checkpoint: the next start replays the log.
     ///
     /// # Errors
     /// I/O.
@@ -284,19 +300,44 @@ impl Store {
             return Ok(());
         }
         let checkpointed = self.inner.checkpointer.checkpoint().await;
-        self.inner.checkpointer.stop();
+        self.inner.refuse();
         for group in &self.inner.groups {
             group.shutdown().await;
         }
-        let wal = Arc::clone(&self.inner.wal);
-        let closed = tokio::task::spawn_blocking(move || wal.close()).await;
-        drop(self.inner.lock.lock().take());
+        let inner = Arc::clone(&self.inner);
+        let released = tokio::task::spawn_blocking(move || inner.release()).await;
         checkpointed?;
-        closed.map_err(|error| StorageError::Unavailable(error.to_string()))
+        released.map_err(|error| StorageError::Unavailable(error.to_string()))
     }
 
     fn group(&self, group: GroupId) -> &RaftGroup {
         &self.inner.groups[usize::from(group.0)]
+    }
+}
+
+impl Inner {
+    /// Takes nothing any more.
+    fn refuse(&self) {
+        self.checkpointer.stop();
+        for group in &self.groups {
+            group.refuse();
+        }
+    }
+
+    /// Writes what waits, lets every file go, then the lock. Blocks.
+    fn release(&self) {
+        self.wal.close();
+        for group in &self.groups {
+            group.machine.close();
+        }
+        drop(self.lock.lock().take());
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.refuse();
+        self.release();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where checkpointed state lives: sorted rows and one small meta value per group, changed atomically and durably.
 
+mod closed;
 mod memory;
 mod redb;
 #[cfg(feature = "store-sled")]
@@ -11,6 +12,8 @@ mod engine_test;
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
+
+pub(crate) use closed::Closed;
 
 use crate::StorageError;
 use crate::store::EngineKind;

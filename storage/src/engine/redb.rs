@@ -12,6 +12,8 @@ const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows"
 const META: TableDefinition<'static, u8, &[u8]> = TableDefinition::new("meta");
 const META_KEY: u8 = 0;
 
+type Change<'a> = dyn FnMut(&mut redb::Table<'_, &[u8], &[u8]>) -> Result<(), StorageError> + 'a;
+
 #[derive(Debug)]
 pub(crate) struct Redb {
     path: PathBuf,
@@ -38,11 +40,7 @@ impl Redb {
         Ok(Self { path, database })
     }
 
-    fn commit(
-        &self,
-        meta: &[u8],
-        change: &mut dyn FnMut(&mut redb::Table<'_, &[u8], &[u8]>) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    fn commit(&self, meta: &[u8], change: &mut Change<'_>) -> Result<(), StorageError> {
         let mut write = self.database.begin_write().at(&self.path)?;
         write.set_durability(Durability::Immediate).at(&self.path)?;
         {

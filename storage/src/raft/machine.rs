@@ -21,9 +21,9 @@ use super::proposed::Proposed;
 use super::snapshot::SnapshotData;
 use super::{LogId, Membership, RaftError, Types};
 use crate::StorageError;
-use crate::engine::{Engine, Rows};
-use crate::port::{DeliveryPort, Pushed};
-use crate::store::{Clock, Failure, InboxEntry};
+use crate::engine::{Closed, Engine, Rows};
+use crate::port::{DeliveryPort, EventPort, Pushed};
+use crate::store::{Clock, Failure, GroupId, InboxEntry};
 
 /// Version of the meta value and of the rows. A change that older versions cannot read raises it.
 const FORMAT: u16 = 1;
@@ -49,7 +49,8 @@ pub(crate) struct MachineOptions {
 #[derive(Debug)]
 pub(crate) struct Machine {
     options: MachineOptions,
-    engine: Arc<dyn Engine>,
+    /// Replaced by [`Closed`] at close.
+    engine: RwLock<Arc<dyn Engine>>,
     state: RwLock<State>,
     /// Held while rows go to the engine: drained rows must be committed before anything is drained or evicted again.
     checkpointing: Mutex<()>,
@@ -58,6 +59,7 @@ pub(crate) struct Machine {
     failure: Arc<Failure>,
     deadlines: Arc<Notify>,
     resident: AtomicU64,
+    events: RwLock<Option<Arc<dyn EventPort>>>,
 }
 
 #[derive(Debug)]
@@ -146,7 +148,7 @@ impl Machine {
         let checkpointed = meta.applied;
         Ok(Self {
             options,
-            engine,
+            engine: RwLock::new(engine),
             state: RwLock::new(State { group, attached: HashMap::default(), meta, checkpointed }),
             checkpointing: Mutex::new(()),
             clock,
@@ -154,6 +156,7 @@ impl Machine {
             failure,
             deadlines,
             resident: AtomicU64::new(0),
+            events: RwLock::new(None),
         })
     }
 
@@ -166,8 +169,27 @@ impl Machine {
         self.state.read().meta.applied
     }
 
+    fn engine(&self) -> Arc<dyn Engine> {
+        Arc::clone(&self.engine.read())
+    }
+
+    /// Lets the engine's files go. Waits for a checkpoint that runs.
+    pub(crate) fn close(&self) {
+        let _one = self.checkpointing.lock();
+        *self.engine.write() = Arc::new(Closed);
+    }
+
     pub(super) fn meter(&self) -> &Arc<Meter> {
         &self.meter
+    }
+
+    /// See [`crate::Store::watch`].
+    pub(crate) fn watch(&self, port: Arc<dyn EventPort>) {
+        *self.events.write() = Some(port);
+    }
+
+    const fn group_id(&self) -> GroupId {
+        GroupId(self.options.group)
     }
 
     /// See [`crate::Store::attach`].
@@ -283,7 +305,7 @@ impl Machine {
     }
 
     fn body(&self, message_id: u64) -> Result<Option<Arc<Message>>, StorageError> {
-        let row = self.engine.get(&Group::body_key(message_id))?;
+        let row = self.engine().get(&Group::body_key(message_id))?;
         Ok(row.map(|row| Group::decode_body(&row)).transpose()?.map(Arc::new))
     }
 
@@ -293,7 +315,7 @@ impl Machine {
     }
 
     /// Applies one entry and tells everybody who waits.
-    fn apply(&self, entry: Entry<Types>, outcome: &mut Outcome) {
+    fn apply(&self, entry: Entry<Types>) {
         let mut state = self.state.write();
         state.meta.applied = Some(entry.log_id);
         match entry.payload {
@@ -303,11 +325,13 @@ impl Machine {
             }
             EntryPayload::Normal(proposed) => {
                 let batch = proposed.batch();
-                outcome.appended.clear();
-                outcome.deadlines_changed = false;
-                state.group.apply(entry.log_id.index, batch, outcome);
+                let mut outcome = Outcome::default();
+                state.group.apply(entry.log_id.index, batch, &mut outcome);
                 state.meta.at = state.meta.at.max(batch.at);
                 let pushes = state.pushes(&outcome.appended);
+                for lifetime in &outcome.ended {
+                    state.attached.remove(lifetime);
+                }
                 let resident = state.group.stat().messages_resident_bytes;
                 drop(state);
                 self.clock.observe(batch.at);
@@ -316,10 +340,16 @@ impl Machine {
         }
     }
 
-    fn tell(&self, proposed: &Proposed, outcome: &mut Outcome, pushes: Pushes, resident: u64) {
-        proposed.applied(std::mem::take(&mut outcome.replies));
+    fn tell(&self, proposed: &Proposed, outcome: Outcome, pushes: Pushes, resident: u64) {
+        proposed.applied(outcome.replies);
         for (port, batch) in pushes {
             port.deliver(batch);
+        }
+        if !outcome.ended.is_empty() || !outcome.wills.is_empty() {
+            let events = self.events.read().clone();
+            if let Some(events) = events {
+                events.changed(self.group_id(), outcome.ended, outcome.wills);
+            }
         }
         if outcome.deadlines_changed {
             self.deadlines.notify_one();
@@ -331,12 +361,8 @@ impl Machine {
         }
     }
 
-    /// Makes everything applied durable in the engine; the lock is held only while changed rows are copied out.
-    pub(super) fn checkpoint(&self) -> Result<(), StorageError> {
-        let _one = self.checkpointing.lock();
-        self.checkpoint_locked()
-    }
-
+    /// Makes everything applied durable in the engine. The state is locked only while changed rows are copied out. The caller holds
+    /// `checkpointing`.
     fn checkpoint_locked(&self) -> Result<(), StorageError> {
         let mut rows = Rows::default();
         let meta = {
@@ -348,7 +374,7 @@ impl Machine {
             state.meta.clone()
         };
         tracing::debug!(group = self.options.group, rows = rows.len(), empty = rows.is_empty(), "checkpoint");
-        if let Err(error) = self.engine.write(&rows, &meta.encode()) {
+        if let Err(error) = self.engine().write(&rows, &meta.encode()) {
             // The rows are drained and lost for the next checkpoint: from here on only a restart is right.
             self.failure.set(&error);
             return Err(error);
@@ -379,13 +405,21 @@ impl Machine {
         if checkpoint {
             self.checkpoint_locked()?;
         }
-        let view = self.engine.view()?;
+        let view = self.engine().view()?;
         let Some(meta) = view.meta()?.map(|bytes| Meta::decode(&bytes)).transpose()? else { return Ok(None) };
-        if meta.applied.is_none() {
+        if meta.applied.is_none() && !checkpoint {
             return Ok(None);
         }
         let meta = meta.snapshot_meta(self.options.group);
         Ok(Some(Snapshot { meta, snapshot: Box::new(SnapshotData::from_view(view)) }))
+    }
+
+    /// See [`crate::Store::export`].
+    pub(crate) fn export(&self, out: &mut dyn std::io::Write) -> Result<(), StorageError> {
+        match self.snapshot(true)? {
+            Some(snapshot) => snapshot.snapshot.export(out),
+            None => Err(StorageError::damaged("state".as_ref(), 0, "the meta value is missing")),
+        }
     }
 
     /// Replaces the whole state, then tells attached consumers of what they have not seen.
@@ -402,9 +436,9 @@ impl Machine {
             groups: self.options.groups,
             ..found
         };
-        let replaced = self.engine.replace(&mut |put| data.rows(put), &new.encode());
+        let replaced = self.engine().replace(&mut |put| data.rows(put), &new.encode());
         let group =
-            replaced.and_then(|()| load(&self.options, self.engine.as_ref())).inspect_err(|error| {
+            replaced.and_then(|()| load(&self.options, self.engine().as_ref())).inspect_err(|error| {
                 self.failure.set(error);
             })?;
         self.clock.observe(new.at);
@@ -526,8 +560,7 @@ impl RaftStateMachine<Types> for StateMachine {
         I: IntoIterator<Item = Entry<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut outcome = Outcome::default();
-        Ok(entries.into_iter().map(|entry| self.0.apply(entry, &mut outcome)).collect())
+        Ok(entries.into_iter().map(|entry| self.0.apply(entry)).collect())
     }
 
     async fn get_snapshot_builder(&mut self) -> Self {
@@ -538,6 +571,7 @@ impl RaftStateMachine<Types> for StateMachine {
         let options = &self.0.options;
         let name = format!("g{:03}.incoming", options.group);
         SnapshotData::receive(options.incoming_dir.join(name))
+            .inspect(|data| tracing::info!(path = ?data.path(), "receiving a snapshot"))
             .map(Box::new)
             .map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
     }
@@ -564,9 +598,8 @@ impl RaftStateMachine<Types> for StateMachine {
 impl RaftSnapshotBuilder<Types> for StateMachine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, RaftError> {
         let built = self.blocking(|machine| {
-            machine
-                .snapshot(true)?
-                .ok_or_else(|| StorageError::Unavailable("nothing was applied yet".to_owned()))
+            let missing = || StorageError::damaged("state".as_ref(), 0, "the meta value is missing");
+            machine.snapshot(true)?.ok_or_else(missing)
         });
         built.await.map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
     }

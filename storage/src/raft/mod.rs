@@ -135,8 +135,9 @@ impl RaftGroup {
         let mut metrics = self.raft.metrics();
         let intake = Arc::clone(&self.intake);
         tokio::spawn(async move {
-            let stopped = metrics.wait_for(|now| now.running_state.is_err()).await;
-            let Ok(Err(fatal)) = stopped.map(|now| now.running_state.clone()) else { return };
+            let Ok(stopped) = metrics.wait_for(|now| now.running_state.is_err()).await else { return };
+            let Some(fatal) = stopped.running_state.as_ref().err().cloned() else { return };
+            drop(stopped);
             if !matches!(fatal, openraft::error::Fatal::Stopped) {
                 let error = StorageError::Poisoned(fatal.to_string());
                 failure.set(&error);
@@ -146,8 +147,12 @@ impl RaftGroup {
     }
 
     /// Stops taking proposals; what waits is refused.
-    pub(crate) async fn shutdown(&self) {
+    pub(crate) fn refuse(&self) {
         self.intake.close(Arc::new(StorageError::Unavailable("the store is closed".to_owned())));
+    }
+
+    /// Stops the group's tasks.
+    pub(crate) async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "a group did not stop in order");
         }

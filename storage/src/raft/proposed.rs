@@ -112,9 +112,12 @@ pub(crate) fn refuse(waiters: Vec<Done>, error: &Arc<StorageError>) {
     answer(waiters, std::iter::repeat_with(|| Err(Arc::clone(error))));
 }
 
+/// A token with its reply.
+type Answered = (u64, Result<Reply, Arc<StorageError>>);
+
 /// One call per port with all its replies.
 fn answer(waiters: Vec<Done>, replies: impl Iterator<Item = Result<Reply, Arc<StorageError>>>) {
-    let mut ports: Vec<(Arc<dyn CompletionPort>, Vec<(u64, _)>)> = Vec::new();
+    let mut ports: Vec<(Arc<dyn CompletionPort>, Vec<Answered>)> = Vec::new();
     let mut last = 0;
     let expected = waiters.len();
     for (done, reply) in waiters.into_iter().zip(replies) {

@@ -56,7 +56,7 @@ impl SnapshotData {
     }
 
     /// Writes the snapshot file, row by row.
-    pub(crate) fn export(&self, out: impl Write) -> Result<(), StorageError> {
+    pub(super) fn export(&self, out: impl Write) -> Result<(), StorageError> {
         let path = Path::new("snapshot");
         let io = StorageError::io(path);
         let mut out =

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use openraft::testing::{StoreBuilder, Suite};
+use openraft::storage::{RaftLogStorage, RaftStateMachine};
+use openraft::testing::{StoreBuilder, Suite, blank_ent, membership_ent};
+use openraft::{Entry, EntryPayload, RaftLogReader, RaftSnapshotBuilder};
+use session::lifecycle::{Command, Reply};
+use session::message::Message;
 use session::time::Millis;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -64,4 +68,106 @@ fn openraft_suite_passes_on_memory() {
 #[test]
 fn openraft_suite_passes_on_redb() {
     Suite::test_all(Builder(EngineKind::Redb)).unwrap();
+}
+
+fn retain(term: u64, index: u64, topic: &str) -> Entry<Types> {
+    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let mut message = Message::new(topic, &[], topic.as_bytes());
+    message.retain = true;
+    let commands = vec![Command::BootStart { lease_until: Millis(9) }, Command::Retain { message }];
+    let batch = Batch { boot, at: Millis(index), commands };
+    Entry { payload: EntryPayload::Normal(Proposed::new(batch, Vec::new())), ..blank_ent(term, 1, index) }
+}
+
+fn retained(machine: &StateMachine) -> Vec<String> {
+    let mut topics = Vec::new();
+    machine
+        .0
+        .retained("#", &mut |message| {
+            topics.push(String::from_utf8(message.payload().to_vec()).unwrap());
+            true
+        })
+        .unwrap();
+    topics
+}
+
+/// A lagging node catches up by a snapshot that was exported, sent and verified (DESIGN §5).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_is_exported_received_and_installed() {
+    for kind in [EngineKind::Redb, EngineKind::Memory] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (_log, mut leader) = build(from.path(), kind);
+        let topics: Vec<_> = (0..500).map(|n| format!("t/{n:03}")).collect();
+        let entries = topics.iter().zip(2..).map(|(topic, index)| retain(1, index, topic));
+        leader.apply([membership_ent(1, 1, 1, vec![[1].into()])]).await.unwrap();
+        leader.apply(entries.collect::<Vec<_>>()).await.unwrap();
+        let snapshot = leader.get_snapshot_builder().await.build_snapshot().await.unwrap();
+        // What is applied meanwhile is not in it.
+        leader.apply([retain(1, 600, "late")]).await.unwrap();
+        leader.get_snapshot_builder().await.build_snapshot().await.unwrap();
+        let mut bytes = Vec::new();
+        snapshot.snapshot.export(&mut bytes).unwrap();
+
+        let (log, mut follower) = build(to.path(), kind);
+        follower.apply([retain(1, 2, "gone")]).await.unwrap();
+        let mut flipped = bytes.clone();
+        let middle = flipped.len() / 2;
+        flipped[middle] ^= 1;
+        for damaged in [&flipped[..], &bytes[..bytes.len() - 1], &bytes[..20], &[]] {
+            let received = follower.begin_receiving_snapshot().await.unwrap();
+            std::fs::write(received.path().unwrap(), damaged).unwrap();
+            assert!(follower.install_snapshot(&snapshot.meta, received).await.is_err());
+            assert_eq!(retained(&follower), ["gone"], "a damaged snapshot changes nothing");
+        }
+        let received = follower.begin_receiving_snapshot().await.unwrap();
+        let path = received.path().unwrap().to_owned();
+        std::fs::write(&path, &bytes).unwrap();
+        follower.install_snapshot(&snapshot.meta, received).await.unwrap();
+        assert!(!path.exists(), "the received file goes");
+        assert_eq!(retained(&follower), topics);
+        let (applied, membership) = follower.applied_state().await.unwrap();
+        assert_eq!((applied, membership), (snapshot.meta.last_log_id, snapshot.meta.last_membership.clone()));
+        if kind == EngineKind::Redb {
+            drop((log, follower));
+            let (_log, mut follower) = build(to.path(), kind);
+            assert_eq!(retained(&follower), topics);
+            assert_eq!(follower.applied_state().await.unwrap().0, snapshot.meta.last_log_id);
+        }
+    }
+}
+
+/// Entries that left the cache are read back from the log, typed as they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_come_back_from_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let written: Vec<_> = (1..20).map(|index| retain(3, index, "t")).collect();
+    {
+        let (mut log, _machine) = build(dir.path(), EngineKind::Memory);
+        let vote = Vote::new_committed(3, 1);
+        log.save_vote(&vote).await.unwrap();
+        openraft::storage::RaftLogStorageExt::blocking_append(&mut log, written.clone()).await.unwrap();
+        log.save_committed(Some(written[9].log_id)).await.unwrap();
+        log.purge(written[2].log_id).await.unwrap();
+        log.truncate(written[15].log_id).await.unwrap();
+    }
+    let (mut log, _machine) = build(dir.path(), EngineKind::Memory);
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new_committed(3, 1)));
+    assert_eq!(log.read_committed().await.unwrap(), Some(written[9].log_id));
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!(state.last_purged_log_id, Some(written[2].log_id));
+    assert_eq!(state.last_log_id, Some(written[14].log_id));
+    let read = log.try_get_log_entries(0..100).await.unwrap();
+    assert_eq!(read, written[3..15]);
+}
+
+/// A batch answers who waits exactly once, with replies or with the reason why nothing is known.
+#[tokio::test]
+async fn waiters_are_answered_once() {
+    let (sender, mut receiver) = tokio::sync::oneshot::channel();
+    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let batch = Batch { boot, at: Millis(0), commands: vec![Command::Tidy] };
+    let proposed = Proposed::new(batch, vec![crate::Done::Once(sender)]);
+    proposed.applied(vec![Reply::Released { known: true }]);
+    proposed.lost(&Arc::new(StorageError::Unavailable("late".to_owned())));
+    assert_eq!(receiver.try_recv().unwrap().unwrap(), Reply::Released { known: true });
 }

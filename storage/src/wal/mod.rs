@@ -91,7 +91,6 @@ struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     files: RwLock<HashMap<u64, Arc<dyn DiskFile>>>,
-    bytes_written: AtomicU64,
     fsyncs: AtomicU64,
 }
 
@@ -130,7 +129,6 @@ impl Wal {
             queue: Mutex::default(),
             wake: Condvar::new(),
             files: RwLock::default(),
-            bytes_written: AtomicU64::new(0),
             fsyncs: AtomicU64::new(0),
         });
         let (fill, filled) = std::sync::mpsc::sync_channel(1);
@@ -189,12 +187,6 @@ impl Wal {
         bytes.truncate(found.payload.end);
         bytes.drain(..found.payload.start);
         Ok(bytes)
-    }
-
-    /// Bytes written since the log was opened.
-    #[cfg(test)]
-    pub(crate) fn bytes_written(&self) -> u64 {
-        self.shared.bytes_written.load(Ordering::Relaxed)
     }
 
     /// Fsyncs since the log was opened.

@@ -18,6 +18,9 @@ pub(crate) struct Location {
     pub(crate) len: u32,
 }
 
+/// Sees a record, where its payload is, and the payload.
+pub(super) type Visit<'a> = dyn FnMut(&Found, Location, &[u8]) -> Result<(), StorageError> + 'a;
+
 /// The end of the log after recovery.
 #[derive(Debug)]
 pub(crate) struct Tail {
@@ -36,7 +39,7 @@ pub(crate) struct Tail {
 pub(crate) fn recover(
     disk: &dyn Disk,
     directory: [u8; 16],
-    visit: &mut dyn FnMut(&Found, Location, &[u8]) -> Result<(), StorageError>,
+    visit: &mut Visit<'_>,
 ) -> Result<Option<Tail>, StorageError> {
     let mut segments = Vec::new();
     for name in disk.list().map_err(|error| io(disk, "", error))? {
@@ -122,12 +125,7 @@ struct Scan {
 }
 
 /// Visits whole records until the first place where there is none with the expected number.
-fn scan(
-    bytes: &[u8],
-    segment: u64,
-    first: u64,
-    visit: &mut dyn FnMut(&Found, Location, &[u8]) -> Result<(), StorageError>,
-) -> Result<Scan, StorageError> {
+fn scan(bytes: &[u8], segment: u64, first: u64, visit: &mut Visit<'_>) -> Result<Scan, StorageError> {
     let mut at = SEGMENT_HEADER_BYTES;
     let mut next = first;
     while let Some(found) = decode(bytes, at, segment).filter(|found| found.number == next) {

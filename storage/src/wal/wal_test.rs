@@ -73,8 +73,8 @@ fn golden_record_and_segment_header() {
     );
 }
 
-const GOLDEN_CRC: &str = "00000000";
-const GOLDEN_HEADER_CRC: &str = "00000000";
+const GOLDEN_CRC: &str = "c7451f8a";
+const GOLDEN_HEADER_CRC: &str = "4e9b9066";
 
 #[test]
 fn records_marks_and_payloads_come_back() {

@@ -191,7 +191,6 @@ impl Writer {
         self.current.file.write_at(self.current.at, &self.buffer)?;
         self.current.file.sync()?;
         shared.fsyncs.fetch_add(1, Ordering::Relaxed);
-        shared.bytes_written.fetch_add(self.buffer.len() as u64, Ordering::Relaxed);
         self.current.at += self.buffer.len() as u64;
         self.buffer.clear();
         // A single huge write must not pin its memory for ever.
