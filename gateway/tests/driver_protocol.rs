@@ -316,7 +316,7 @@ fn unknown_authentication_method_is_refused() {
 fn maximum_packet_size_of_the_client_is_respected() {
     let bench = Bench::new();
     let mut client = bench.client();
-    client.send(&connect(Version::V5, "tiny", |connect| connect.maximum_packet_size = 12));
+    client.send(&connect(Version::V5, "tiny", |connect| connect.maximum_packet_size = 20));
     client.expect_connack();
     // The reason string is left out first.
     client.send(SUBSCRIBE);

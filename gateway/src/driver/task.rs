@@ -249,16 +249,21 @@ impl<S: Service> Connection<S> {
         let limits = &self.endpoint.limits;
         let closing = self.link.close_request();
         if closing.is_none() {
-            self.machine.accept(accepted.server_keep_alive_sec);
             let connack = connack(&accepted, limits);
             self.out.packet(&Packet::ConnAck(Box::new(connack)));
         }
-        let client = self.out.client_limits();
+        let server_keep_alive_sec = accepted.server_keep_alive_sec;
         let session = self.session.insert(accepted.session);
         self.stage = Stage::Running;
         if let Some(request) = closing {
             return Err(Finish::requested(request));
         }
+        if self.out.failure().is_some() {
+            // [MQTT-3.2.0-1]: without a CONNACK no other packet may be sent.
+            return Err(Finish::silent());
+        }
+        self.machine.accept(server_keep_alive_sec);
+        let client = self.out.client_limits();
         let shape = Shape {
             version: client.version,
             maximum_packet_size: client.maximum_packet_size,
@@ -330,6 +335,8 @@ impl<S: Service> Connection<S> {
         let Some(transport) = &mut self.transport else { return Ok(Read::Paused) };
         let mut scratch = Scratch::take();
         let (mut filled, mut read) = (HEADROOM, Read::More);
+        // Before CONNECT is accepted smaller limits hold, also in the layers below: nothing is read ahead of it.
+        let read_ahead = self.machine.is_connected();
         while filled < scratch.bytes().len() {
             match transport.poll_read(cx, &mut scratch.bytes()[filled..]) {
                 Poll::Pending => {
@@ -340,7 +347,12 @@ impl<S: Service> Connection<S> {
                     self.eof = true;
                     break;
                 }
-                Poll::Ready(Ok(n)) => filled += n,
+                Poll::Ready(Ok(n)) => {
+                    filled += n;
+                    if !read_ahead {
+                        break;
+                    }
+                }
             }
         }
         if filled > HEADROOM {

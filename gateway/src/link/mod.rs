@@ -296,13 +296,3 @@ impl<E> Link<E> {
         self.due.take()
     }
 }
-
-#[cfg(test)]
-impl<E> Link<E> {
-    /// A link outside of any worker, open for pushes.
-    pub(crate) fn for_test(bytes_max: usize) -> std::rc::Rc<Self> {
-        let link = std::rc::Rc::new(Self::new(LinkId { worker: 0, slot: 0, serial: 0 }));
-        link.bytes_max.set(bytes_max);
-        link
-    }
-}

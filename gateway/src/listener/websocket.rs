@@ -31,6 +31,8 @@ pub(crate) struct WebSocketTransport {
     socket: WebSocket<NonBlocking>,
     /// What was not read yet of the last message.
     unread: Bytes,
+    /// Nothing more can be read: after an error the library must not be asked again.
+    ended: bool,
 }
 
 /// The poll interface as the blocking one that tungstenite wants: pending is `WouldBlock`.
@@ -61,7 +63,7 @@ pub(super) async fn accept(raw: Raw, limits: &Limits) -> io::Result<WebSocketTra
         }
     })
     .await?;
-    Ok(WebSocketTransport { socket, unread: Bytes::new() })
+    Ok(WebSocketTransport { socket, unread: Bytes::new(), ended: false })
 }
 
 /// Path and subprotocol; the answer names the subprotocol.
@@ -114,15 +116,25 @@ impl WebSocketTransport {
                 }
                 return Poll::Ready(Ok(n));
             }
+            if self.ended {
+                return Poll::Ready(Ok(0));
+            }
             match self.socket.read() {
                 Ok(Message::Binary(message)) => self.unread = message,
                 // [MQTT-6.0.0-1]
-                Ok(Message::Text(_)) => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+                Ok(Message::Text(_)) => {
+                    self.ended = true;
+                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                }
                 Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {}
                 Ok(Message::Close(_)) | Err(Error::ConnectionClosed | Error::AlreadyClosed) => {
-                    return Poll::Ready(Ok(0));
+                    self.ended = true
                 }
-                Err(error) => return or_pending(error),
+                Err(error) => {
+                    let outcome = or_pending(error);
+                    self.ended = outcome.is_ready();
+                    return outcome;
+                }
             }
         }
         cx.waker().wake_by_ref();

@@ -184,7 +184,7 @@ impl Service for Toy {
             Packet::Subscribe(subscribe) => out.packet(&Packet::SubAck(SubAck {
                 packet_id: subscribe.packet_id,
                 reasons: &vec![0; usize::from(subscribe.filters.count)],
-                reason_string: Some("granted"),
+                reason_string: Some("granted to you"),
                 user_properties: UserProperties::EMPTY,
             })),
             Packet::Ack(_) => session.window += 1,
