@@ -115,7 +115,12 @@ pub(super) fn restore_routes(store: &Store, router: &Router) {
                             }
                         })
                         .collect();
-                    page.push(Restored { key: row.owner.key.clone(), inbox: (group, row.lifetime), filters });
+                    page.push(Restored {
+                        key: row.owner.key.clone(),
+                        user: row.uid.clone(),
+                        inbox: (group, row.lifetime),
+                        filters,
+                    });
                 }
                 (page, last)
             });

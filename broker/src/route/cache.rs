@@ -4,6 +4,7 @@ use std::hash::BuildHasher;
 use std::rc::Rc;
 
 use super::plan::Plan;
+use super::readers::Readers;
 use super::router::Snapshot;
 
 /// Slots; a topic has exactly one, and the last one in it stays.
@@ -13,7 +14,7 @@ const TOPIC_BYTES_MAX: usize = 256;
 /// Destinations in all plans together; when there are more, the cache starts over.
 const WEIGHT_MAX: usize = 128 * 1_024;
 
-/// Resolved topics of one worker. A plan is good for exactly one version of the index.
+/// Resolved topics of one worker. A plan is good for exactly one version of the index and one epoch of the rules.
 #[derive(Debug)]
 pub struct PlanCache {
     worker: Option<u16>,
@@ -25,6 +26,7 @@ pub struct PlanCache {
 #[derive(Debug)]
 struct Slot {
     version: u64,
+    epoch: u64,
     topic: Box<str>,
     plan: Rc<Plan>,
 }
@@ -37,24 +39,26 @@ impl PlanCache {
         Self { worker, slots, hasher: foldhash::fast::RandomState::default(), weight: 0 }
     }
 
-    /// The plan of `topic` in this version of the index.
-    pub fn plan(&mut self, snapshot: &Snapshot, topic: &str) -> Rc<Plan> {
+    /// The plan of `topic` in this version of the index, under these rules.
+    pub fn plan(&mut self, snapshot: &Snapshot, readers: &Readers, topic: &str) -> Rc<Plan> {
         let at = self.hasher.hash_one(topic.as_bytes()) as usize % SLOTS;
         if let Some(slot) = &self.slots[at]
             && slot.version == snapshot.version
+            && slot.epoch == readers.epoch()
             && *slot.topic == *topic
         {
             return Rc::clone(&slot.plan);
         }
-        let plan = Rc::new(Plan::resolve(&snapshot.tree, topic, self.worker));
+        let plan = Rc::new(Plan::resolve(&snapshot.tree, topic, self.worker, readers));
         if topic.len() <= TOPIC_BYTES_MAX {
-            self.keep(at, snapshot.version, topic, &plan);
+            let (version, epoch) = (snapshot.version, readers.epoch());
+            self.keep(at, Slot { version, epoch, topic: topic.into(), plan: Rc::clone(&plan) });
         }
         plan
     }
 
-    fn keep(&mut self, at: usize, version: u64, topic: &str, plan: &Rc<Plan>) {
-        let weight = plan.weight();
+    fn keep(&mut self, at: usize, slot: Slot) {
+        let weight = slot.plan.weight();
         if weight > WEIGHT_MAX {
             return;
         }
@@ -66,6 +70,6 @@ impl PlanCache {
             self.weight = 0;
         }
         self.weight += weight;
-        self.slots[at] = Some(Slot { version, topic: topic.into(), plan: Rc::clone(plan) });
+        self.slots[at] = Some(slot);
     }
 }

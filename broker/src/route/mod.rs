@@ -6,6 +6,7 @@
 
 mod cache;
 mod plan;
+mod readers;
 mod router;
 mod select;
 mod subscriber;
@@ -16,6 +17,7 @@ mod router_test;
 
 pub use cache::PlanCache;
 pub use plan::{Destination, Grant, Plan};
+pub use readers::Readers;
 pub use router::{LiveTarget, Restored, Route, Router, Snapshot, SnapshotCache};
 pub use select::{Outgoing, Shape, Sink, select, select_local};
 pub use subscriber::{PartyId, Subscriber};

@@ -9,6 +9,7 @@ use session::message::QoS;
 use session::topic::{Matches, Tree};
 use smallvec::SmallVec;
 
+use super::readers::Readers;
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
 
@@ -102,7 +103,7 @@ pub struct Plan {
 impl Plan {
     /// Resolves `topic` for `worker`; `None`: for a caller that has no connections.
     #[must_use]
-    pub fn resolve(tree: &Tree<Sub>, topic: &str, worker: Option<u16>) -> Self {
+    pub fn resolve(tree: &Tree<Sub>, topic: &str, worker: Option<u16>, readers: &Readers) -> Self {
         let mut matches = Matches::new();
         tree.matches(topic, &mut matches);
         let mut builder = Builder::default();
@@ -112,6 +113,11 @@ impl Plan {
                 Sub::One(member) => builder.add(member, distinct),
                 Sub::Share(group) => builder.shares.push(Arc::clone(group)),
             }
+        }
+        if !readers.is_open() {
+            builder.all.retain(|destination| readers.may_read(&destination.subscriber, topic));
+            builder.shares =
+                builder.shares.iter().filter_map(|group| group.readable(readers, topic)).collect();
         }
         builder.finish(worker)
     }

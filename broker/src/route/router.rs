@@ -15,9 +15,11 @@ use smallvec::SmallVec;
 use storage::GroupId;
 
 use super::plan::Plan;
+use super::readers::Readers;
 use super::select::{Outgoing, Shape, Sink, select};
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
+use crate::auth::Authoriser;
 
 /// One immutable version of the index.
 #[derive(Debug)]
@@ -34,6 +36,7 @@ pub type SnapshotCache = arc_swap::Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>;
 #[derive(Debug)]
 pub struct Router {
     current: Arc<ArcSwap<Snapshot>>,
+    access: Arc<dyn Authoriser>,
     writer: Mutex<Writer>,
     ids: AtomicU64,
 }
@@ -75,23 +78,19 @@ pub struct LiveTarget {
 #[derive(Debug)]
 pub struct Restored {
     pub key: Key,
+    pub user: Option<Arc<str>>,
     pub inbox: (GroupId, u64),
     pub filters: Vec<(TopicFilter, SubscriptionOptions)>,
 }
 
-impl Default for Router {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Router {
-    /// An empty one.
+    /// An empty one; `access` says what a subscriber may be sent.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(access: Arc<dyn Authoriser>) -> Self {
         let tree = Tree::new();
         Self {
             current: Arc::new(ArcSwap::from_pointee(Snapshot { version: 1, tree: tree.clone() })),
+            access,
             writer: Mutex::new(Writer {
                 tree,
                 version: 1,
@@ -109,10 +108,10 @@ impl Router {
     }
 
     /// The handle of a session: the existing one for this inbox, or a new one.
-    pub fn open(&self, key: &Key, inbox: Option<(GroupId, u64)>) -> Arc<Subscriber> {
+    pub fn open(&self, key: &Key, user: Option<&Arc<str>>, inbox: Option<(GroupId, u64)>) -> Arc<Subscriber> {
         match inbox {
-            None => Arc::new(Subscriber::new(self.next_id(), key.clone(), None)),
-            Some(inbox) => self.open_durable(&mut self.writer.lock(), key, inbox),
+            None => Arc::new(Subscriber::new(self.next_id(), key.clone(), user.cloned(), None)),
+            Some(inbox) => self.open_durable(&mut self.writer.lock(), key, user, inbox),
         }
     }
 
@@ -181,7 +180,8 @@ impl Router {
     pub fn restore(&self, sessions: impl IntoIterator<Item = Restored>) {
         let mut writer = self.writer.lock();
         for session in sessions {
-            let subscriber = self.open_durable(&mut writer, &session.key, session.inbox);
+            let subscriber =
+                self.open_durable(&mut writer, &session.key, session.user.as_ref(), session.inbox);
             for (filter, options) in &session.filters {
                 self.add(&mut writer, &subscriber, filter, *options);
             }
@@ -205,19 +205,31 @@ impl Router {
     #[must_use]
     pub fn route(&self, message: &Message, publisher: PartyId, queue_qos0_offline: bool) -> Route {
         let snapshot = self.current.load();
-        let plan = Plan::resolve(&snapshot.tree, message.topic(), None);
+        let plan = Plan::resolve(&snapshot.tree, message.topic(), None, &self.readers());
         let outgoing = Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline };
         let mut route = Route::default();
         route.matched = select(&plan, &outgoing, &mut route);
         route
     }
 
+    /// What says which subscribers may be sent a message. Take it anew when the epoch of the rules moved.
+    #[must_use]
+    pub fn readers(&self) -> Readers {
+        Readers::new(&self.access)
+    }
+
     fn next_id(&self) -> PartyId {
         PartyId(self.ids.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn open_durable(&self, writer: &mut Writer, key: &Key, inbox: (GroupId, u64)) -> Arc<Subscriber> {
-        let new = || Arc::new(Subscriber::new(self.next_id(), key.clone(), Some(inbox)));
+    fn open_durable(
+        &self,
+        writer: &mut Writer,
+        key: &Key,
+        user: Option<&Arc<str>>,
+        inbox: (GroupId, u64),
+    ) -> Arc<Subscriber> {
+        let new = || Arc::new(Subscriber::new(self.next_id(), key.clone(), user.cloned(), Some(inbox)));
         Arc::clone(writer.directory.entry(inbox).or_insert_with(new))
     }
 

@@ -11,6 +11,13 @@ use storage::GroupId;
 
 use super::*;
 
+/// No ACL: everything is allowed.
+fn router() -> Router {
+    let metrics = crate::metrics::Metrics::new(1, 1);
+    let authority = crate::auth::Authority::open(&crate::config::Config::default(), metrics.control());
+    Router::new(Arc::new(authority.expect("the defaults name no file")))
+}
+
 fn key(client_id: &str) -> Key {
     Key { namespace: "main".into(), client_id: client_id.into() }
 }
@@ -36,7 +43,7 @@ fn message(topic: &str, qos: QoS, retain: bool) -> Message {
 
 /// A connected session without inbox on worker 0.
 fn transient(router: &Router, slot: u32) -> Arc<Subscriber> {
-    let subscriber = router.open(&key(&format!("t{slot}")), None);
+    let subscriber = router.open(&key(&format!("t{slot}")), None, None);
     router.attach(&subscriber, link(0, slot));
     subscriber
 }
@@ -65,7 +72,7 @@ impl Sink for Deliveries {
 fn deliver(router: &Router, message: &Message, publisher: PartyId) -> (Deliveries, bool) {
     let mut cache = PlanCache::new(Some(0));
     let mut reader = router.reader();
-    let plan = cache.plan(reader.load(), message.topic());
+    let plan = cache.plan(reader.load(), &router.readers(), message.topic());
     let outgoing =
         Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline: false };
     let mut deliveries = Deliveries::default();
@@ -78,7 +85,7 @@ fn deliver(router: &Router, message: &Message, publisher: PartyId) -> (Deliverie
 /// [MQTT-3.3.4-2], [MQTT-3.3.4-3], [MQTT-3.3.4-5]: one delivery, maximum QoS, every identifier.
 #[test]
 fn overlapping_filters_of_one_subscriber_are_one_delivery() {
-    let router = Router::new();
+    let router = router();
     let subscriber = transient(&router, 1);
     router.subscribe(
         &subscriber,
@@ -98,7 +105,7 @@ fn overlapping_filters_of_one_subscriber_are_one_delivery() {
 /// The same beyond the length up to which overlaps are looked for by walking.
 #[test]
 fn overlaps_are_found_among_many_subscribers() {
-    let router = Router::new();
+    let router = router();
     let subscribers: Vec<_> = (0..100).map(|slot| transient(&router, slot)).collect();
     for subscriber in &subscribers {
         router.subscribe(
@@ -114,7 +121,7 @@ fn overlaps_are_found_among_many_subscribers() {
 /// [MQTT-3.8.3-3]: No Local holds per subscription, for the publisher itself only.
 #[test]
 fn no_local_spares_the_publisher_and_nobody_else() {
-    let router = Router::new();
+    let router = router();
     let publisher = transient(&router, 1);
     let other = transient(&router, 2);
     let no_local = SubscriptionOptions { no_local: true, ..options(QoS::AtLeastOnce) };
@@ -135,7 +142,7 @@ fn no_local_spares_the_publisher_and_nobody_else() {
 /// [MQTT-3.3.1-12], [MQTT-3.3.1-13]: RETAIN is kept only where it was asked for.
 #[test]
 fn retain_as_published_if_any_matching_subscription_asks() {
-    let router = Router::new();
+    let router = router();
     let with = transient(&router, 1);
     let without = transient(&router, 2);
     let rap = SubscriptionOptions { retain_as_published: true, ..options(QoS::AtMostOnce) };
@@ -151,7 +158,7 @@ fn retain_as_published_if_any_matching_subscription_asks() {
 /// §4.8.2: each message goes to one member, members take turns, a disconnected transient member gets none.
 #[test]
 fn a_share_group_rotates_over_connected_members() {
-    let router = Router::new();
+    let router = router();
     let members: Vec<_> = (0..3).map(|slot| transient(&router, slot)).collect();
     for member in &members {
         router.subscribe(member, &[(filter("$share/g/a/+"), options(QoS::AtLeastOnce))]);
@@ -184,8 +191,8 @@ fn a_share_group_rotates_over_connected_members() {
 /// Scenario 86: an offline durable member takes messages only when nobody is connected.
 #[test]
 fn a_share_group_prefers_connected_members_to_offline_inboxes() {
-    let router = Router::new();
-    let durable = router.open(&key("d"), Some((GroupId(0), 4)));
+    let router = router();
+    let durable = router.open(&key("d"), None, Some((GroupId(0), 4)));
     let connected = transient(&router, 1);
     for member in [&durable, &connected] {
         router.subscribe(member, &[(filter("$share/g/a"), options(QoS::AtLeastOnce))]);
@@ -202,8 +209,8 @@ fn a_share_group_prefers_connected_members_to_offline_inboxes() {
 /// [MQTT-3.1.2-4] and the option for QoS 0: inboxes take QoS 1 and 2 always, QoS 0 goes past them to the connection.
 #[test]
 fn a_durable_session_gets_qos_0_live_and_the_rest_through_its_inbox() {
-    let router = Router::new();
-    let durable = router.open(&key("d"), Some((GroupId(2), 9)));
+    let router = router();
+    let durable = router.open(&key("d"), None, Some((GroupId(2), 9)));
     router.subscribe(&durable, &[(filter("a"), options(QoS::ExactlyOnce))]);
     let (offline, matched) = deliver(&router, &message("a", QoS::AtMostOnce, false), PartyId(0));
     assert!(matched && offline.live.is_empty() && offline.durable.is_empty());
@@ -219,13 +226,14 @@ fn a_durable_session_gets_qos_0_live_and_the_rest_through_its_inbox() {
 
 #[test]
 fn reopening_an_inbox_finds_the_same_handle_with_its_filters() {
-    let router = Router::new();
+    let router = router();
     router.restore([Restored {
         key: key("d"),
+        user: None,
         inbox: (GroupId(1), 7),
         filters: vec![(filter("a/#"), options(QoS::AtLeastOnce))],
     }]);
-    let again = router.open(&key("d"), Some((GroupId(1), 7)));
+    let again = router.open(&key("d"), None, Some((GroupId(1), 7)));
     assert_eq!(again.subscription_count(), 1);
     let new = router.subscribe(&again, &[(filter("a/#"), options(QoS::AtMostOnce))]);
     assert_eq!(new.as_slice(), [false]);
@@ -238,9 +246,9 @@ fn reopening_an_inbox_finds_the_same_handle_with_its_filters() {
 /// Connections of other workers are left to those workers; [MQTT-4.7.2-1] holds for leading wildcards.
 #[test]
 fn other_workers_resolve_their_own_connections() {
-    let router = Router::new();
+    let router = router();
     let here = transient(&router, 1);
-    let there = router.open(&key("r"), None);
+    let there = router.open(&key("r"), None, None);
     router.attach(&there, link(1, 5));
     for subscriber in [&here, &there] {
         router.subscribe(subscriber, &[(filter("#"), options(QoS::AtMostOnce))]);
@@ -255,13 +263,13 @@ fn other_workers_resolve_their_own_connections() {
 /// P7: a cached plan is never used for another version of the index.
 #[test]
 fn a_cached_plan_ends_with_its_version() {
-    let router = Router::new();
+    let router = router();
     let mut cache = PlanCache::new(Some(0));
     let mut reader = router.reader();
-    assert!(cache.plan(reader.load(), "a").is_empty());
+    assert!(cache.plan(reader.load(), &router.readers(), "a").is_empty());
     let subscriber = transient(&router, 1);
     router.subscribe(&subscriber, &[(filter("a"), options(QoS::AtMostOnce))]);
-    assert_eq!(cache.plan(reader.load(), "a").local.len(), 1);
+    assert_eq!(cache.plan(reader.load(), &router.readers(), "a").local.len(), 1);
     router.unsubscribe(&subscriber, &[filter("a")]);
-    assert!(cache.plan(reader.load(), "a").is_empty());
+    assert!(cache.plan(reader.load(), &router.readers(), "a").is_empty());
 }

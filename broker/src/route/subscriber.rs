@@ -1,5 +1,6 @@
 //! A session as the routing sees it: where its connection is right now, and where its inbox is.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use gateway::link::LinkId;
@@ -17,6 +18,8 @@ pub struct PartyId(pub u64);
 #[derive(Debug)]
 pub struct Subscriber {
     pub key: Key,
+    /// The user, whose rights decide what it may be sent; `None`: anonymous.
+    pub user: Option<Arc<str>>,
     /// Group and lifetime of its inbox; `None` for a session that ends with its connection.
     pub inbox: Option<(GroupId, u64)>,
     pub(super) id: PartyId,
@@ -33,9 +36,10 @@ pub struct Subscriber {
 const OFFLINE: u64 = u64::MAX;
 
 impl Subscriber {
-    pub(super) fn new(id: PartyId, key: Key, inbox: Option<(GroupId, u64)>) -> Self {
+    pub(super) fn new(id: PartyId, key: Key, user: Option<Arc<str>>, inbox: Option<(GroupId, u64)>) -> Self {
         Self {
             key,
+            user,
             inbox,
             id,
             place: AtomicU64::new(OFFLINE),
@@ -129,7 +133,7 @@ mod tests {
     #[test]
     fn a_detach_of_an_old_link_leaves_the_new_one() {
         let key = Key { namespace: "main".into(), client_id: "c".into() };
-        let subscriber = Subscriber::new(PartyId(1), key, None);
+        let subscriber = Subscriber::new(PartyId(1), key, None, None);
         let link = |slot, serial| LinkId { worker: 65_534, slot, serial };
         subscriber.set_live(link(7, 1));
         assert_eq!(subscriber.live(), Some(link(7, 1)));

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use session::lifecycle::SubscriptionOptions;
 use session::topic::Subscription;
 
+use super::readers::Readers;
 use super::subscriber::{PartyId, Subscriber};
 
 /// One entry of the index.
@@ -74,6 +75,16 @@ impl ShareGroup {
             }
         }
         best.map(|(member, _)| member).or(offline)
+    }
+
+    /// The group of those members that may read `topic`; `None`: nobody may.
+    pub(super) fn readable(self: &Arc<Self>, readers: &Readers, topic: &str) -> Option<Arc<Self>> {
+        let may_read = |member: &&Member| readers.may_read(&member.subscriber, topic);
+        if self.members.iter().all(|member| may_read(&member)) {
+            return Some(Arc::clone(self));
+        }
+        let members: Box<[Member]> = self.members.iter().filter(may_read).cloned().collect();
+        (!members.is_empty()).then(|| Arc::new(Self { id: self.id, members, turn: Arc::clone(&self.turn) }))
     }
 
     /// With `member` added or replaced.

@@ -4,7 +4,7 @@ use storage::{GroupId, Proposal};
 
 use super::Worker;
 use super::mail::Parcel;
-use super::stats::Drop;
+use crate::metrics::DropReason;
 
 #[derive(Debug)]
 pub(super) struct Batch {
@@ -49,7 +49,7 @@ impl Worker {
             if !parcels.is_empty() {
                 let dropped = self.shared.workers.deliver(worker, std::mem::take(parcels));
                 if dropped > 0 {
-                    self.stats.dropped(Drop::WorkerBusy, dropped);
+                    self.stats.dropped(DropReason::MailboxFull, dropped);
                 }
             }
         }

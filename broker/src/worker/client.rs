@@ -17,6 +17,7 @@ use super::inbox::Inbox;
 use super::mail::InboxPage;
 use super::publishes::Publishes;
 use super::retained::{Feed, RetainedPage};
+use crate::metrics::ProtocolLabel;
 use crate::route::Subscriber;
 use crate::usecase::disconnect::OwnerGuard;
 
@@ -43,6 +44,7 @@ pub struct Session {
     pub(super) subscriber: Arc<Subscriber>,
     pub(super) access: Access,
     pub(super) version: Version,
+    pub(super) protocol: ProtocolLabel,
     pub(super) scopes: Scopes,
     pub(super) inbound: Inbound,
     pub(super) outbound: Outbound,

@@ -12,8 +12,8 @@ use storage::{Done, GroupId, Proposal, StorageError};
 
 use super::Worker;
 use super::client::{Event, Post, Session};
-use super::stats::Drop;
 use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
+use crate::metrics::DropReason;
 
 /// What goes on when a command is committed.
 #[derive(Debug)]
@@ -205,7 +205,7 @@ impl Worker {
         if let Reply::Appended { over_quota, .. } = reply
             && *over_quota > 0
         {
-            self.stats.dropped(Drop::InboxQuota, u64::from(*over_quota));
+            self.stats.dropped(DropReason::InboxMessages, u64::from(*over_quota));
         }
     }
 }

@@ -19,7 +19,12 @@ use super::access::Access;
 use super::client::{Durable, Event, Post, Scopes, Session};
 use super::inbox::Inbox;
 use super::publishes::Publishes;
+use crate::auth::{Credentials, Denied};
+use crate::metrics::{ConnectOutcome, ProtocolLabel};
 use crate::usecase::{ConnectError, ConnectInput, Connected};
+
+/// Why a CONNECT is refused, for the client and for the metrics.
+type Rejection = (Refused, ConnectOutcome);
 
 /// Prefix of assigned client ids ([MQTT-3.1.3-6]).
 const ASSIGNED_PREFIX: &str = "exactmq-";
@@ -37,27 +42,51 @@ impl Worker {
         link: Rc<Link<Event>>,
         request: ConnectRequest,
     ) -> Result<Accepted<Session>, Refused> {
+        let outcome = self.try_connect(link, &request).await;
+        if let Some(recorder) = &self.recorder {
+            recorder.connect(match &outcome {
+                Ok(accepted) if accepted.session_present => ConnectOutcome::Resumed,
+                Ok(_) => ConnectOutcome::New,
+                Err((_, outcome)) => *outcome,
+            });
+        }
+        outcome.map_err(|(refused, _)| refused)
+    }
+
+    async fn try_connect(
+        &self,
+        link: Rc<Link<Event>>,
+        request: &ConnectRequest,
+    ) -> Result<Accepted<Session>, Rejection> {
         let packet = request.packet();
         let deadline = request.received_at.plus_ms(self.options.connect_timeout_ms);
         let name = client_id(&packet)?;
-        let namespace = self.options.namespace(&request.peer.listener);
+        let (namespace, protocol) = self.options.listener(&request.peer.listener);
         let key = Key { namespace, client_id: Arc::clone(&name.client_id) };
-        let access = Access::default();
-        let will = self.will(&packet, &key, &access)?;
+        let user = self.authenticate_client(request, &packet, &key).await?;
+        let mut access = Access::new(&self.shared.auth, user.clone());
+        let will = self.will(&packet, &key, &mut access)?;
         let expiry_sec = packet.session_expiry_sec.min(self.options.expiry_max_sec);
         let input = ConnectInput {
             key,
-            uid: None,
+            uid: user,
             clean_start: packet.clean_start,
             expiry_sec,
             will,
             link: link.id(),
             deadline,
         };
-        let connected = self.shared.connect(&input, &|| true).await.map_err(refused)?;
+        // Rules that changed while the previous owner was isolated: the client tries again under the new ones.
+        let epoch = access.epoch();
+        let auth = &*self.shared.auth;
+        let unchanged = || auth.epoch() == epoch;
+        let connected = self.shared.connect(&input, &unchanged).await.map_err(refused)?;
         let keep_alive_sec = self.keep_alive(packet.keep_alive_sec);
         let session_present = connected.session_present;
-        let session = self.session(link, &packet, connected, access);
+        if let Some(recorder) = &self.recorder {
+            recorder.connection_opened(protocol);
+        }
+        let session = Session { protocol, ..self.session(link, &packet, connected, access) };
         Ok(Accepted {
             session,
             session_present,
@@ -65,8 +94,39 @@ impl Worker {
             session_expiry_sec: (expiry_sec != packet.session_expiry_sec).then_some(expiry_sec),
             server_keep_alive_sec: keep_alive_sec,
             response_information: None,
-            authentication: None,
+            authentication: request
+                .authenticated
+                .as_ref()
+                .map(|done| (done.method.clone(), done.data.clone().unwrap_or_default())),
         })
+    }
+
+    /// Who the client is; `None`: anonymous.
+    async fn authenticate_client(
+        &self,
+        request: &ConnectRequest,
+        packet: &Connect<'_>,
+        key: &Key,
+    ) -> Result<Option<Arc<str>>, Rejection> {
+        if let Some(authenticated) = &request.authenticated {
+            return Ok(Some(Arc::clone(&authenticated.user)));
+        }
+        let credentials = Credentials {
+            user_name: packet.login.user_name.map(Arc::from),
+            password: packet.login.password.map(bytes::Bytes::copy_from_slice),
+            certificate_cn: request.peer.certificate_cn.clone(),
+            client_id: Arc::clone(&key.client_id),
+            peer: request.peer.address,
+        };
+        let denied = |denied: Denied| {
+            let outcome = match denied {
+                Denied::BadCredentials => ConnectOutcome::BadCredentials,
+                Denied::NotAuthorized => ConnectOutcome::NotAuthorized,
+                Denied::Busy => ConnectOutcome::Limit,
+            };
+            (refusal(denied.reason(), &denied.to_string()), outcome)
+        };
+        Ok(self.shared.auth.authenticate(credentials).await.map_err(denied)?.user)
     }
 
     /// The state of an accepted session on this worker.
@@ -95,7 +155,7 @@ impl Worker {
                 orphan: RefCell::default(),
             }),
             entry: Arc::clone(&connected.entry),
-            subscriber: self.shared.router.open(&row.owner.key, inbox),
+            subscriber: self.shared.router.open(&row.owner.key, access.user(), inbox),
             access,
             version: packet.version,
             scopes: Scopes::default(),
@@ -105,6 +165,7 @@ impl Worker {
             durable,
             feed: None,
             failed: false,
+            protocol: ProtocolLabel::Tcp,
             guard: Some(connected.guard),
         }
     }
@@ -119,24 +180,27 @@ impl Worker {
         &self,
         packet: &Connect<'_>,
         key: &Key,
-        access: &Access,
-    ) -> Result<Option<WillTemplate>, Refused> {
+        access: &mut Access,
+    ) -> Result<Option<WillTemplate>, Rejection> {
         let Some(will) = &packet.will else { return Ok(None) };
         if check_topic_name(will.topic).is_err() || will.topic.starts_with('$') {
-            return Err(refusal(
+            return Err(invalid(
                 ReasonCode::TopicNameInvalid,
                 "the Will topic is not a topic that clients publish to",
             ));
         }
         if will.topic.len() > limits::WILL_TOPIC_BYTES_MAX {
-            return Err(refusal(ReasonCode::TopicNameInvalid, "the Will topic is longer than 2,048 bytes"));
+            return Err(invalid(ReasonCode::TopicNameInvalid, "the Will topic is longer than 2,048 bytes"));
         }
         let too_large = will.retain && will.payload.len() > self.options.retained_bytes_max;
         if will.payload.len() > limits::WILL_PAYLOAD_BYTES_MAX || too_large {
-            return Err(refusal(ReasonCode::PacketTooLarge, "the Will payload is too large"));
+            return Err(invalid(ReasonCode::PacketTooLarge, "the Will payload is too large"));
         }
-        if !access.may_publish(key, will.topic) {
-            return Err(refusal(ReasonCode::NotAuthorized, "no permission to publish the Will"));
+        if !access.may_publish(&self.shared.auth, &key.client_id, will.topic) {
+            return Err((
+                refusal(ReasonCode::NotAuthorized, "no permission to publish the Will"),
+                ConnectOutcome::NotAuthorized,
+            ));
         }
         Ok(Some(template(will)))
     }
@@ -151,10 +215,10 @@ fn template(will: &Will<'_>) -> WillTemplate {
 }
 
 /// [MQTT-3.1.3-5] to -9: any valid name up to the limit; an empty one gets a random one.
-fn client_id(packet: &Connect<'_>) -> Result<ClientId, Refused> {
+fn client_id(packet: &Connect<'_>) -> Result<ClientId, Rejection> {
     if packet.client_id.is_empty() {
         if packet.version == Version::V311 && !packet.clean_start {
-            return Err(refusal(
+            return Err(invalid(
                 ReasonCode::ClientIdentifierNotValid,
                 "an empty client id needs a clean session",
             ));
@@ -167,11 +231,7 @@ fn client_id(packet: &Connect<'_>) -> Result<ClientId, Refused> {
     }
     match check_identity(packet.client_id, limits::CLIENT_ID_BYTES_MAX) {
         Ok(()) => Ok(ClientId { client_id: packet.client_id.into(), is_assigned: false }),
-        Err(error) => Err(Refused {
-            reason: ReasonCode::ClientIdentifierNotValid,
-            text: Some(format!("the client id {error}").into()),
-            server_reference: None,
-        }),
+        Err(error) => Err(invalid(ReasonCode::ClientIdentifierNotValid, &format!("the client id {error}"))),
     }
 }
 
@@ -179,16 +239,22 @@ fn refusal(reason: ReasonCode, text: &str) -> Refused {
     Refused { reason, text: Some(text.into()), server_reference: None }
 }
 
+/// What a client may not ask for.
+fn invalid(reason: ReasonCode, text: &str) -> Rejection {
+    (refusal(reason, text), ConnectOutcome::Invalid)
+}
+
 /// Owner spec §7.2.
-fn refused(error: ConnectError) -> Refused {
-    let reason = match error {
-        ConnectError::Binding | ConnectError::NotAuthorized => ReasonCode::NotAuthorized,
-        ConnectError::Conflict => ReasonCode::ServerBusy,
-        ConnectError::Limit => ReasonCode::QuotaExceeded,
-        ConnectError::Unproved | ConnectError::Unavailable | ConnectError::Deadline => {
-            ReasonCode::ServerUnavailable
-        }
-        ConnectError::Stopped => ReasonCode::ServerShuttingDown,
+fn refused(error: ConnectError) -> Rejection {
+    let (reason, outcome) = match error {
+        ConnectError::Binding => (ReasonCode::NotAuthorized, ConnectOutcome::Binding),
+        ConnectError::NotAuthorized => (ReasonCode::NotAuthorized, ConnectOutcome::NotAuthorized),
+        ConnectError::Conflict => (ReasonCode::ServerBusy, ConnectOutcome::Conflict),
+        ConnectError::Limit => (ReasonCode::QuotaExceeded, ConnectOutcome::Limit),
+        ConnectError::Unproved => (ReasonCode::ServerUnavailable, ConnectOutcome::Unproved),
+        ConnectError::Unavailable => (ReasonCode::ServerUnavailable, ConnectOutcome::Unavailable),
+        ConnectError::Deadline => (ReasonCode::ServerUnavailable, ConnectOutcome::Deadline),
+        ConnectError::Stopped => (ReasonCode::ServerShuttingDown, ConnectOutcome::Stopped),
     };
-    Refused { reason, text: Some(error.to_string().into()), server_reference: None }
+    (refusal(reason, &error.to_string()), outcome)
 }

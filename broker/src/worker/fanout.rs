@@ -14,7 +14,7 @@ use storage::GroupId;
 use super::Worker;
 use super::client::Event;
 use super::mail::Parcel;
-use super::stats::Drop;
+use crate::metrics::DropReason;
 use crate::route::{LiveTarget, PartyId, Shape, Sink};
 
 /// What is delivered: borrowed from the packet that brought it, or from a message.
@@ -99,7 +99,7 @@ impl<'a> Fanout<'a> {
         let pushed = worker.links.with(id, |link| self.push(link, shape));
         match pushed {
             Some(true) => worker.stats.sent(shape.qos, self.parts.payload.len()),
-            Some(false) => worker.stats.dropped(Drop::OutboxFull, 1),
+            Some(false) => worker.stats.dropped(DropReason::OutboxFull, 1),
             None => {}
         }
     }

@@ -25,7 +25,7 @@ use super::Worker;
 use super::client::{Durable, Event, Session};
 use super::commit::Op;
 use super::mail::{InboxPage, Mail, link_token};
-use super::stats::Drop;
+use crate::metrics::DropReason;
 
 /// Entries that wait in memory for one connection.
 const QUEUE_MAX: usize = 256;
@@ -222,12 +222,16 @@ impl Worker {
         offset: u64,
         out: &mut Output,
     ) -> bool {
+        let client_id = &session.subscriber.key.client_id;
+        let may_read = session.access.may_read(&self.shared.auth, client_id, delivery.message.topic());
         let Some(durable) = session.durable.as_deref_mut() else { return true };
         let inbox = &mut durable.inbox;
         let counted = u16::from(delivery.qos != QoS::AtMostOnce);
         // What may be at the client already must be finished, however old it is.
-        if !delivery.dup && is_expired(&delivery.message, self.now_ms.get()) {
-            self.stats.dropped(Drop::Expired, 1);
+        let expired = !delivery.dup && is_expired(&delivery.message, self.now_ms.get());
+        if expired || !may_read {
+            let why = if may_read { DropReason::Expired } else { DropReason::NotAuthorized };
+            self.stats.dropped(why, 1);
             inbox.handed = inbox.handed.saturating_sub(counted);
             return self.settle_unsent(session, offset);
         }
@@ -243,7 +247,7 @@ impl Worker {
         inbox.handed = inbox.handed.saturating_sub(counted);
         inbox.sent_through = inbox.sent_through.max(offset + 1);
         if !out.publish(delivery, packet_id, expiry_sec) {
-            self.stats.dropped(Drop::TooLarge, 1);
+            self.stats.dropped(DropReason::TooLarge, 1);
             cancel(session, packet_id, delivery.qos);
             return self.settle_unsent(session, offset);
         }

@@ -13,6 +13,7 @@ mod client;
 mod commit;
 mod connect;
 mod fanout;
+mod housekeeping;
 mod inbox;
 mod mail;
 mod options;
@@ -33,14 +34,14 @@ use gateway::link::Links;
 use session::time::{Millis, Tick};
 use slab::Slab;
 
-use crate::route::{Plan, PlanCache, SnapshotCache};
+use crate::metrics::WorkerRecorder;
+use crate::route::{Plan, PlanCache, Readers, SnapshotCache};
 use crate::shared::Shared;
 
-pub use access::Access;
 pub use client::{Event, Session};
 pub use mail::{Mail, Parcel, Workers};
 pub use options::Options;
-pub use stats::{Drop, StatsView, WorkerStats};
+pub use stats::{StatsView, WorkerStats};
 pub use sys::{SysTopics, Totals};
 pub use system::SystemPublisher;
 
@@ -62,6 +63,12 @@ pub struct Worker {
     pending: RefCell<Slab<Pending>>,
     batch: RefCell<Batch>,
     stats: Arc<WorkerStats>,
+    /// What the metrics were told last.
+    reported: Cell<StatsView>,
+    recorder: Option<WorkerRecorder>,
+    publisher: SystemPublisher,
+    /// When the `$SYS` topics are due, on the worker that publishes them.
+    sys_due: Cell<Tick>,
     /// Time of the turn: read once, used for everything in it.
     now: Cell<Tick>,
     now_ms: Cell<Millis>,
@@ -72,6 +79,7 @@ pub struct Worker {
 #[derive(Debug)]
 struct Routes {
     reader: SnapshotCache,
+    readers: Readers,
     cache: PlanCache,
 }
 
@@ -87,10 +95,18 @@ impl Worker {
             options: Arc::clone(&shared.options),
             links: Rc::clone(&context.links),
             port: Arc::new(Port::new(id, Arc::clone(&workers))),
-            routes: RefCell::new(Routes { reader: shared.router.reader(), cache: PlanCache::new(Some(id)) }),
+            routes: RefCell::new(Routes {
+                reader: shared.router.reader(),
+                readers: shared.router.readers(),
+                cache: PlanCache::new(Some(id)),
+            }),
             pending: RefCell::new(Slab::new()),
             batch: RefCell::new(Batch::new(shared.store.groups(), workers.len())),
             stats: workers.stats(id),
+            reported: Cell::default(),
+            recorder: shared.metrics.worker(usize::from(id)),
+            publisher: SystemPublisher::new(Arc::clone(&shared)),
+            sys_due: Cell::new(Tick(0)),
             now: Cell::new(shared.clock.tick()),
             now_ms: Cell::new(shared.clock.millis()),
             retained_full: Cell::new(false),
@@ -101,7 +117,10 @@ impl Worker {
     /// Who gets messages of `topic`.
     fn plan(&self, topic: &str) -> Rc<Plan> {
         let routes = &mut *self.routes.borrow_mut();
-        routes.cache.plan(routes.reader.load(), topic)
+        if routes.readers.epoch() != self.shared.auth.epoch() {
+            routes.readers = self.shared.router.readers();
+        }
+        routes.cache.plan(routes.reader.load(), &routes.readers, topic)
     }
 
     /// Reads the clocks for the turn that begins.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::config::Config;
+use crate::metrics::ProtocolLabel;
 
 /// Limits and switches of the data plane.
 #[derive(Debug, Clone)]
@@ -33,14 +34,14 @@ pub struct Options {
     pub connect_timeout_ms: u64,
     /// Seconds between publications of `$SYS` topics; 0: none.
     pub sys_interval_sec: u32,
-    /// Namespace of each listener, by its name.
-    pub namespaces: HashMap<Arc<str>, Arc<str>>,
+    /// Namespace and protocol of each listener, by its name.
+    pub listeners: HashMap<Arc<str>, (Arc<str>, ProtocolLabel)>,
 }
 
 impl Options {
-    /// Namespace of the sessions that come in through `listener`.
-    pub(super) fn namespace(&self, listener: &str) -> Arc<str> {
-        self.namespaces.get(listener).map_or_else(|| "main".into(), Arc::clone)
+    /// Namespace of the sessions that come in through `listener`, and what it speaks.
+    pub(super) fn listener(&self, listener: &str) -> (Arc<str>, ProtocolLabel) {
+        self.listeners.get(listener).map_or_else(|| ("main".into(), ProtocolLabel::Tcp), Clone::clone)
     }
 }
 
@@ -59,10 +60,13 @@ impl From<&Config> for Options {
             queue_qos0_offline: config.session.queue_qos0_offline,
             connect_timeout_ms: config.owner.connect_timeout_ms,
             sys_interval_sec: config.node.sys_interval_s,
-            namespaces: config
+            listeners: config
                 .listeners
                 .iter()
-                .map(|(name, listener)| (Arc::clone(name), Arc::clone(&listener.namespace)))
+                .map(|(name, listener)| {
+                    let (namespace, protocol) = (Arc::clone(&listener.namespace), listener.protocol.into());
+                    (Arc::clone(name), (namespace, protocol))
+                })
                 .collect(),
         }
     }

@@ -18,7 +18,7 @@ use super::client::Session;
 use super::commit::Op;
 use super::fanout::{Fanout, Parts};
 use super::publishes::{Item, Work};
-use super::stats::Drop;
+use crate::metrics::DropReason;
 use crate::route::{Outgoing, PartyId, select, select_local};
 
 impl Worker {
@@ -86,18 +86,19 @@ impl Worker {
     }
 
     /// Why the publish is not taken.
-    fn refusal(&self, session: &Session, publish: &Publish<'_>) -> Option<ReasonCode> {
+    fn refusal(&self, session: &mut Session, publish: &Publish<'_>) -> Option<ReasonCode> {
         if publish.topic.starts_with('$') && publish.topic.starts_with("$SYS") {
             return Some(ReasonCode::NotAuthorized);
         }
-        if !session.access.may_publish(&session.subscriber.key, publish.topic) {
-            self.stats.dropped(Drop::NotAuthorized, 1);
+        let client_id = &session.subscriber.key.client_id;
+        if !session.access.may_publish(&self.shared.auth, client_id, publish.topic) {
+            self.stats.dropped(DropReason::NotAuthorized, 1);
             return Some(ReasonCode::NotAuthorized);
         }
         if publish.retain && !publish.payload.is_empty() {
             let too_large = publish.payload.len() > self.options.retained_bytes_max;
             if too_large || self.retained_full.get() {
-                self.stats.dropped(Drop::RetainedQuota, 1);
+                self.stats.dropped(DropReason::Retained, 1);
                 return Some(ReasonCode::QuotaExceeded);
             }
         }

@@ -45,7 +45,7 @@ pub(super) struct Feed {
 
 /// A place in the order in which the store lists retained messages.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub(super) struct Place {
     group: GroupId,
     topic: String,
 }
@@ -181,7 +181,10 @@ impl Worker {
 
     /// Sends one message; false: no room now.
     fn feed_one(&self, session: &mut Session, message: &Arc<Message>) -> bool {
-        if is_expired(message, self.now_ms.get()) {
+        let client_id = &session.subscriber.key.client_id;
+        if is_expired(message, self.now_ms.get())
+            || !session.access.may_read(&self.shared.auth, client_id, message.topic())
+        {
             return true;
         }
         let Some(wanted) = session.feed.as_ref().and_then(|feed| feed.wanted.front()) else { return true };

@@ -15,7 +15,7 @@ use super::client::{Event, Session};
 use super::fanout::Fanout;
 use super::inbox::{cancel, is_expired, remaining_sec};
 use super::mail::{Mail, Parcel, token_link};
-use super::stats::Drop;
+use crate::metrics::{CloseReason, DropReason};
 use crate::route::{Outgoing, Shape, select_local};
 use crate::usecase::DisconnectInput;
 
@@ -29,6 +29,7 @@ impl Service for Worker {
 
     fn mail(self: &Rc<Self>, batch: &mut Vec<Mail>) {
         self.read_clock();
+        self.set_mailbox_depth(batch.len());
         for mail in batch.drain(..) {
             self.take_mail(mail);
         }
@@ -130,7 +131,7 @@ impl Service for Worker {
             return self.deliver_entry(session, delivery, offset, out);
         }
         if is_expired(&delivery.message, self.now_ms.get()) {
-            self.stats.dropped(Drop::Expired, 1);
+            self.stats.dropped(DropReason::Expired, 1);
             return true;
         }
         let mut packet_id = 0;
@@ -142,7 +143,7 @@ impl Service for Worker {
         }
         let expiry_sec = remaining_sec(&delivery.message, self.now_ms.get());
         if !out.publish(delivery, packet_id, expiry_sec) {
-            self.stats.dropped(Drop::TooLarge, 1);
+            self.stats.dropped(DropReason::TooLarge, 1);
             cancel(session, packet_id, delivery.qos);
         }
         true
@@ -170,6 +171,10 @@ impl Service for Worker {
             Ended::Normal { at, session_expiry_sec } => (true, at, session_expiry_sec),
             Ended::Abnormal { at, session_expiry_sec } => (false, at, session_expiry_sec),
         };
+        if let Some(recorder) = &self.recorder {
+            let reason = if normal { CloseReason::Normal } else { CloseReason::Lost };
+            recorder.connection_closed(session.protocol, reason);
+        }
         let ago_ms = self.now.get().ms_since(at);
         let observed_at = session::time::Millis(self.now_ms.get().0.saturating_sub(ago_ms));
         if let Some(guard) = session.guard.take() {
@@ -251,14 +256,5 @@ impl Worker {
             let shape = Shape { qos: target.qos, retain: target.retain, identifiers: &target.identifiers };
             fanout.deliver(target.link, shape);
         }
-    }
-
-    /// Four times a second: what need not be exact.
-    fn housekeep(self: &Rc<Self>) {
-        let store = &self.shared.store;
-        let retained: u64 = (0..store.groups())
-            .map(|group| store.read(storage::GroupId(group), |rows| rows.stat().retained))
-            .sum();
-        self.retained_full.set(retained >= self.options.retained_messages_max);
     }
 }

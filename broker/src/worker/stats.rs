@@ -1,52 +1,11 @@
-//! Counters of one worker. Only its own thread writes them, so counting is a load and a store; anybody may read.
+//! Counters of one worker's messages. Only its own thread writes them, so counting is a load and a store; anybody may read:
+//! `$SYS` does, and the metrics are told what was added four times a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a delivery was dropped (P9: drops are counted by reason).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drop {
-    /// The outbox of the subscriber is full: it reads too slowly.
-    OutboxFull,
-    /// Message Expiry Interval passed ([MQTT-3.3.2-5]).
-    Expired,
-    /// Larger than the client's Maximum Packet Size ([MQTT-3.1.2-25]).
-    TooLarge,
-    /// The inbox of a session is at its quota.
-    InboxQuota,
-    /// Too much is on its way to another worker.
-    WorkerBusy,
-    /// The publisher may not publish to the topic.
-    NotAuthorized,
-    /// The node's limit of retained messages.
-    RetainedQuota,
-}
+use session::message::QoS;
 
-impl Drop {
-    /// Every reason, in the order of [`StatsView::dropped`].
-    pub const ALL: [Self; 7] = [
-        Self::OutboxFull,
-        Self::Expired,
-        Self::TooLarge,
-        Self::InboxQuota,
-        Self::WorkerBusy,
-        Self::NotAuthorized,
-        Self::RetainedQuota,
-    ];
-
-    /// Its name in metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OutboxFull => "outbox_full",
-            Self::Expired => "expired",
-            Self::TooLarge => "too_large",
-            Self::InboxQuota => "inbox_quota",
-            Self::WorkerBusy => "worker_busy",
-            Self::NotAuthorized => "not_authorized",
-            Self::RetainedQuota => "retained_quota",
-        }
-    }
-}
+use crate::metrics::{Direction, DropReason, WorkerRecorder};
 
 /// Counters of one worker.
 #[derive(Debug, Default)]
@@ -56,7 +15,7 @@ pub struct WorkerStats {
     received_bytes: AtomicU64,
     sent: [AtomicU64; 3],
     sent_bytes: AtomicU64,
-    dropped: [AtomicU64; Drop::ALL.len()],
+    dropped: [AtomicU64; DropReason::COUNT],
 }
 
 /// The counters of one or more workers at one moment.
@@ -70,23 +29,38 @@ pub struct StatsView {
     pub sent: [u64; 3],
     /// Payload bytes in them.
     pub sent_bytes: u64,
-    /// Deliveries dropped, in the order of [`Drop::ALL`].
-    pub dropped: [u64; Drop::ALL.len()],
+    /// Deliveries dropped, in the order of [`DropReason::ALL`].
+    pub dropped: [u64; DropReason::COUNT],
 }
 
 impl WorkerStats {
-    pub(super) fn received(&self, qos: session::message::QoS, payload: usize) {
+    pub(super) fn received(&self, qos: QoS, payload: usize) {
         add(&self.received[qos as usize], 1);
         add(&self.received_bytes, payload as u64);
     }
 
-    pub(super) fn sent(&self, qos: session::message::QoS, payload: usize) {
+    pub(super) fn sent(&self, qos: QoS, payload: usize) {
         add(&self.sent[qos as usize], 1);
         add(&self.sent_bytes, payload as u64);
     }
 
-    pub(super) fn dropped(&self, why: Drop, count: u64) {
+    pub(super) fn dropped(&self, why: DropReason, count: u64) {
         add(&self.dropped[why as usize], count);
+    }
+
+    /// Tells the metrics what was added since `last`.
+    pub(super) fn report(&self, recorder: &WorkerRecorder, last: &StatsView) -> StatsView {
+        let now = self.view();
+        for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+            let at = qos as usize;
+            recorder.messages(Direction::In, qos.into(), now.received[at] - last.received[at]);
+            recorder.messages(Direction::Out, qos.into(), now.sent[at] - last.sent[at]);
+        }
+        for reason in DropReason::ALL {
+            let at = *reason as usize;
+            recorder.dropped(*reason, now.dropped[at] - last.dropped[at]);
+        }
+        now
     }
 
     /// What they stand at.

@@ -186,7 +186,7 @@ impl Worker {
     /// Whether a filter is granted; `count` is what the session would hold with those granted before it.
     fn judge(
         &self,
-        session: &Session,
+        session: &mut Session,
         filter: &SubscribeFilter<'_>,
         before: usize,
         count: &mut usize,
@@ -195,7 +195,8 @@ impl Worker {
             return Err(ReasonCode::QuotaExceeded);
         }
         let parsed = TopicFilter::parse(filter.filter).map_err(|_| ReasonCode::TopicFilterInvalid)?;
-        if !session.access.may_subscribe(&session.subscriber.key, parsed.pattern()) {
+        let client_id = &session.subscriber.key.client_id;
+        if !session.access.may_subscribe(&self.shared.auth, client_id, parsed.pattern()) {
             return Err(ReasonCode::NotAuthorized);
         }
         if !session.subscriber.has(&parsed) {

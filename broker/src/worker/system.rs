@@ -99,8 +99,9 @@ impl SystemPublisher {
 }
 
 impl WillPublisher for SystemPublisher {
-    fn is_permitted(&self, _will: &WillRow) -> bool {
-        true
+    fn is_permitted(&self, will: &WillRow) -> bool {
+        let grants = self.shared.auth.grants(will.uid.as_deref());
+        grants.may_publish(&will.key.client_id, will.message.topic())
     }
 
     fn publish(&self, will: &WillKey, message: &Arc<Message>) -> PublishFuture {

@@ -1,0 +1,80 @@
+//! What a worker does four times a second: metrics, limits that need not be exact, `$SYS`.
+
+use std::time::Duration;
+
+use session::lifecycle::GroupStat;
+use storage::GroupId;
+
+use super::Worker;
+use super::sys::Totals;
+
+impl Worker {
+    pub(super) fn housekeep(&self) {
+        if let Some(recorder) = &self.recorder {
+            self.reported.set(self.stats.report(recorder, &self.reported.get()));
+        }
+        let stored = self.stored();
+        self.retained_full.set(stored.retained >= self.options.retained_messages_max);
+        if self.id == 0 {
+            self.publish_sys(&stored);
+        }
+    }
+
+    pub(super) fn set_mailbox_depth(&self, depth: usize) {
+        if let Some(recorder) = &self.recorder {
+            recorder.set_mailbox_depth(depth as u64);
+        }
+    }
+
+    /// One worker speaks for the node.
+    fn publish_sys(&self, stored: &GroupStat) {
+        let interval_sec = self.options.sys_interval_sec;
+        if interval_sec == 0 || self.now.get() < self.sys_due.get() {
+            return;
+        }
+        self.sys_due.set(self.now.get().plus_ms(u64::from(interval_sec) * 1_000));
+        let interval = Duration::from_secs(u64::from(interval_sec));
+        self.shared.workers.sys().update(&self.totals(stored), interval, &self.publisher);
+    }
+
+    fn totals(&self, stored: &GroupStat) -> Totals {
+        let counted = self.shared.workers.totals();
+        Totals {
+            uptime_sec: self.now.get().0 / 1_000_000_000,
+            clients_connected: self.shared.owners.snapshot().active as u64,
+            clients_disconnected: stored.sessions_offline,
+            clients_expired: stored.sessions_ended,
+            subscriptions: self.shared.router.len() as u64,
+            retained: stored.retained,
+            stored: stored.inbox_messages,
+            stored_bytes: stored.inbox_bytes,
+            publish_received: counted.received.iter().sum(),
+            publish_sent: counted.sent.iter().sum(),
+            publish_dropped: counted.dropped.iter().sum(),
+            publish_bytes_received: counted.received_bytes,
+            publish_bytes_sent: counted.sent_bytes,
+        }
+    }
+
+    /// Totals over all groups.
+    fn stored(&self) -> GroupStat {
+        let store = &self.shared.store;
+        (0..store.groups()).map(|group| store.read(GroupId(group), |rows| rows.stat())).fold(
+            GroupStat::default(),
+            |sum, stat| GroupStat {
+                sessions_active: sum.sessions_active + stat.sessions_active,
+                sessions_offline: sum.sessions_offline + stat.sessions_offline,
+                sessions_ended: sum.sessions_ended + stat.sessions_ended,
+                subscriptions: sum.subscriptions + stat.subscriptions,
+                inbox_messages: sum.inbox_messages + stat.inbox_messages,
+                inbox_bytes: sum.inbox_bytes + stat.inbox_bytes,
+                messages_stored: sum.messages_stored + stat.messages_stored,
+                messages_resident_bytes: sum.messages_resident_bytes + stat.messages_resident_bytes,
+                retained: sum.retained + stat.retained,
+                wills_armed: sum.wills_armed + stat.wills_armed,
+                wills_waiting: sum.wills_waiting + stat.wills_waiting,
+                wills_ready: sum.wills_ready + stat.wills_ready,
+            },
+        )
+    }
+}
