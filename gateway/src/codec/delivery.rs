@@ -4,7 +4,7 @@ use session::message::{Message, QoS};
 
 use super::primitive::{VARINT_MAX, varint_len};
 use super::property::Property;
-use super::sink::{Measure, Sink};
+use super::sink::{Measure, Sink, low_byte};
 use super::{Error, Kind, Version};
 
 /// The parts of an outgoing PUBLISH. Topic and properties are those of a decoded packet: they are not checked again. 3.1.1 leaves
@@ -32,6 +32,7 @@ pub struct Delivery<'a> {
 /// Lengths of a delivery: what the length fields say.
 #[derive(Debug, Clone, Copy)]
 struct Lengths {
+    topic: u16,
     properties: usize,
     remaining: usize,
 }
@@ -39,6 +40,7 @@ struct Lengths {
 impl<'a> Delivery<'a> {
     /// A delivery of `message` with this QoS and RETAIN flag; packet id 0, no DUP, alias, expiry or identifiers.
     #[must_use]
+    #[inline]
     pub fn of(message: &'a Message, qos: QoS, retain: bool) -> Self {
         Self {
             topic: message.topic(),
@@ -68,6 +70,7 @@ impl<'a> Delivery<'a> {
     /// # Errors
     /// [`Kind::PacketTooLarge`]; [`Kind::TooLong`]: it cannot be encoded; a zero packet id with QoS > 0, a zero alias or
     /// identifier. `out` is unchanged then.
+    #[inline]
     pub fn write(&self, version: Version, size_max: usize, out: &mut Vec<u8>) -> Result<(), Error> {
         if self.qos != QoS::AtMostOnce && self.packet_id == 0 {
             return Err(Kind::PacketIdZero.into());
@@ -76,46 +79,55 @@ impl<'a> Delivery<'a> {
     }
 
     /// [`Self::write`] that allows packet id 0, to be patched; yields where it stands in the packet (0 for QoS 0).
+    #[inline]
     pub(super) fn write_template(
         &self,
         version: Version,
         size_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, Error> {
-        let Lengths { properties, remaining } = self.lengths(version)?;
+        let Lengths { topic: topic_len, properties, remaining } = self.lengths(version)?;
         let len = 1 + varint_len(remaining) + remaining;
         if len > size_max {
             return Err(Kind::PacketTooLarge.into());
         }
         out.reserve(len);
         let start = out.len();
-        out.u8(self.first_byte());
-        out.varint(remaining);
-        out.binary(self.topic.as_bytes());
+        // Fixed header and topic length in one piece, packet id and property length in another: few appends.
+        let mut head = Head::new();
+        head.push(self.first_byte());
+        head.varint(remaining);
+        head.u16(topic_len);
+        out.extend_from_slice(head.bytes());
+        out.extend_from_slice(self.topic.as_bytes());
         let mut packet_id_at = 0;
+        let mut head = Head::new();
         if self.qos != QoS::AtMostOnce {
             packet_id_at = out.len() - start;
-            out.u16(self.packet_id);
+            head.u16(self.packet_id);
         }
-        if version == Version::V5 {
-            out.varint(properties);
+        if version == Version::V311 {
+            out.extend_from_slice(head.bytes());
+        } else {
+            head.varint(properties);
+            out.extend_from_slice(head.bytes());
             self.put_own_properties(out);
-            out.raw(self.properties);
+            out.extend_from_slice(self.properties);
         }
-        out.raw(self.payload);
+        out.extend_from_slice(self.payload);
         Ok(packet_id_at)
     }
 
+    #[inline]
     fn first_byte(&self) -> u8 {
         let qos = self.qos as u8;
         let dup = self.dup && self.qos != QoS::AtMostOnce;
         0x30 | u8::from(dup) << 3 | qos << 1 | u8::from(self.retain)
     }
 
+    #[inline]
     fn lengths(&self, version: Version) -> Result<Lengths, Error> {
-        if self.topic.len() > usize::from(u16::MAX) {
-            return Err(Kind::TooLong.into());
-        }
+        let topic = u16::try_from(self.topic.len()).map_err(|_| Kind::TooLong)?;
         let properties = match version {
             Version::V311 => 0,
             Version::V5 => self.own_properties_len()? + self.properties.len(),
@@ -130,7 +142,7 @@ impl<'a> Delivery<'a> {
         if remaining > VARINT_MAX {
             return Err(Kind::TooLong.into());
         }
-        Ok(Lengths { properties, remaining })
+        Ok(Lengths { topic, properties, remaining })
     }
 
     #[inline]
@@ -152,5 +164,46 @@ impl<'a> Delivery<'a> {
         for &identifier in self.identifiers {
             Property::SubscriptionIdentifier(identifier).put(sink);
         }
+    }
+}
+
+/// A few header bytes, collected before they are appended.
+struct Head {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+impl Head {
+    #[inline]
+    const fn new() -> Self {
+        Self { bytes: [0; 8], len: 0 }
+    }
+
+    /// At most 7 bytes are ever pushed: type, length and topic length, or packet id and property length.
+    #[inline]
+    const fn push(&mut self, byte: u8) {
+        self.bytes[self.len & 7] = byte;
+        self.len += 1;
+    }
+
+    #[inline]
+    const fn u16(&mut self, value: u16) {
+        let [high, low] = value.to_be_bytes();
+        self.push(high);
+        self.push(low);
+    }
+
+    #[inline]
+    const fn varint(&mut self, mut value: usize) {
+        while value >= 0x80 {
+            self.push(low_byte(value) | 0x80);
+            value >>= 7;
+        }
+        self.push(low_byte(value));
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }

@@ -38,6 +38,7 @@ pub struct Frame<'a> {
 impl PacketType {
     /// The type with this number; `None`: 0 and what does not fit four bits.
     #[must_use]
+    #[inline]
     pub const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Connect,
@@ -65,6 +66,7 @@ impl PacketType {
     }
 
     /// The flags that [MQTT-2.1.3-1] demands.
+    #[inline]
     const fn flags(self) -> u8 {
         match self {
             Self::PubRel | Self::Subscribe | Self::Unsubscribe => 2,

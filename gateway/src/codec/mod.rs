@@ -103,6 +103,7 @@ impl Packet<'_> {
 impl PacketType {
     /// Whether `from` may send it (§2.1.2, table 2-1 "Direction of flow").
     #[must_use]
+    #[inline]
     pub const fn may_come(self, version: Version, from: From) -> bool {
         match self {
             Self::Connect | Self::Subscribe | Self::Unsubscribe | Self::PingReq => {

@@ -136,6 +136,7 @@ impl<'a> Properties<'a> {
     ///
     /// # Errors
     /// What is not allowed here, occurs twice, is cut off or has an illegal value.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<Property<'a>>, Error> {
         if self.reader.is_empty() {
             return Ok(None);

@@ -67,7 +67,8 @@ pub(super) trait Sink {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the low seven bits are meant")]
-const fn low_byte(value: usize) -> u8 {
+#[inline]
+pub(super) const fn low_byte(value: usize) -> u8 {
     (value & 0x7F) as u8
 }
 

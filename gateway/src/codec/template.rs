@@ -27,9 +27,22 @@ impl PublishTemplate {
         expiry_sec: Option<u32>,
     ) -> Option<Self> {
         let delivery = Delivery { expiry_sec, identifiers, ..Delivery::of(message, qos, retain) };
-        let mut bytes = Vec::new();
-        let packet_id_at = delivery.write_template(version, usize::MAX, &mut bytes).ok()?;
-        Some(Self { bytes, packet_id_at: u32::try_from(packet_id_at).ok()? })
+        Self::encode(version, &delivery, Vec::new())
+    }
+
+    /// Encodes a delivery, packet id 0 for QoS > 0, into `buffer`, whose content is replaced. `None` when the packet would exceed
+    /// the protocol's maximum.
+    #[must_use]
+    pub fn encode(version: Version, delivery: &Delivery<'_>, mut buffer: Vec<u8>) -> Option<Self> {
+        buffer.clear();
+        let packet_id_at = delivery.write_template(version, usize::MAX, &mut buffer).ok()?;
+        Some(Self { bytes: buffer, packet_id_at: u32::try_from(packet_id_at).ok()? })
+    }
+
+    /// The buffer, to be used for another one.
+    #[must_use]
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// The encoded packet; for QoS > 0 with packet id 0 in its place.
