@@ -10,6 +10,7 @@ mod openapi;
 mod page;
 mod problem;
 mod sessions;
+mod start;
 mod token;
 
 use std::future::Future;
@@ -32,6 +33,7 @@ pub use model::{
     SessionSummary, SessionsView, StateWord, SubscriptionView, WillView,
 };
 pub use problem::Problem;
+pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use token::{AdminToken, TokenError};
 
 use crate::metrics::Metrics;
@@ -224,4 +226,6 @@ async fn nodes(State(state): State<AdminState>) -> Result<Json<NodesView>, Probl
 }
 
 #[cfg(test)]
-mod admin_test;
+mod audit_test;
+#[cfg(test)]
+mod openapi_test;

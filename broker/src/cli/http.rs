@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Remote;
 use super::error::CliError;
-use crate::admin::AdminToken;
+use crate::admin::{ADDRESS_FILE, AdminToken};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// From sending to the last byte of the answer; an End may take several seconds to be proved.
@@ -154,7 +154,7 @@ fn join_chunks(mut rest: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn read_address(data_dir: &Path) -> Result<String, CliError> {
-    let path = data_dir.join(super::announce::ADMIN_ADDRESS);
+    let path = data_dir.join(ADDRESS_FILE);
     let text = std::fs::read_to_string(&path).map_err(|error| {
         CliError::unreachable(format!(
             "{}: {error}; no node with an admin API has run on this data directory: use --admin URL or --data-dir DIR",

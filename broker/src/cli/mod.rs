@@ -2,7 +2,6 @@
 //!
 //! 0 ok, 1 failed, 2 usage, 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
 
-pub mod announce;
 mod error;
 mod http;
 pub mod logging;
@@ -116,9 +115,9 @@ fn lossy(text: &OsString) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Parses the arguments of this process and does what they say. `serve` runs the node until it is told to stop; it also gets the
-/// way to read the configuration again on SIGHUP.
-pub fn run<E: Display>(serve: impl FnOnce(Config, Reread) -> Result<(), E>) -> ExitCode {
+/// Parses the arguments of this process and does what they say. `serve` runs the node until it is told to stop; it also
+/// gets the way to read the configuration again on SIGHUP.
+pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -155,15 +154,15 @@ pub struct Reread {
 
 impl Reread {
     /// # Errors
-    /// As [`Config::load`]; the running configuration then stays.
-    pub fn load(&self) -> Result<Loaded, ConfigError> {
-        Config::load(&self.sources)
+    /// As [`Config::load`], one fault a line; the running configuration then stays.
+    pub fn read(&self) -> Result<Config, String> {
+        Config::load(&self.sources).map(|loaded| loaded.config).map_err(|error| error.to_string())
     }
 }
 
-fn run_node<E: Display>(
+fn run_node<T, E: Display>(
     args: &ServeArgs,
-    serve: impl FnOnce(Config, Reread) -> Result<(), E>,
+    serve: impl FnOnce(Config, Reread) -> Result<T, E>,
 ) -> Result<(), CliError> {
     let sources = args.sources();
     let loaded = Config::load(&sources).map_err(|error| CliError::failed(&error))?;
@@ -171,7 +170,7 @@ fn run_node<E: Display>(
     for warning in &loaded.warnings {
         tracing::warn!(origin = %warning.origin, "{}", warning.message);
     }
-    serve(loaded.config, Reread { sources }).map_err(|error| CliError::failed(&error))
+    serve(loaded.config, Reread { sources }).map(drop).map_err(|error| CliError::failed(&error))
 }
 
 fn check_config(args: &ServeArgs, json: bool) -> Result<(), CliError> {

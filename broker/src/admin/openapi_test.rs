@@ -1,0 +1,165 @@
+//! The description tells the truth: every route is in it, and what the types write is what its schemas say.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::model::*;
+use super::openapi::document;
+use super::*;
+
+struct NoPort;
+
+impl AdminPort for NoPort {
+    fn list_sessions(&self, _: SessionQuery) -> PortFuture<'_, Result<SessionPage, PortError>> {
+        unavailable()
+    }
+    fn show_session(&self, _: Key) -> PortFuture<'_, Result<Option<SessionDetail>, PortError>> {
+        unavailable()
+    }
+    fn end_session(&self, _: Key, _: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>> {
+        Box::pin(async { Err(EndError::NotFound) })
+    }
+    fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
+        unavailable()
+    }
+    fn checks(&self) -> PortFuture<'_, Vec<Check>> {
+        Box::pin(async { Vec::new() })
+    }
+}
+
+fn unavailable<T: Send + 'static>() -> PortFuture<'static, Result<T, PortError>> {
+    Box::pin(async { Err(PortError::Unavailable("a test".to_owned())) })
+}
+
+#[test]
+fn the_document_has_exactly_the_routes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = AdminState {
+        port: Arc::new(NoPort),
+        token: Arc::new(AdminToken::open(&directory.path().join("token")).expect("made")),
+        audit: Arc::new(Audit::open(directory.path(), 1 << 20).expect("made")),
+        metrics: Metrics::new(1, 1),
+        metrics_token: false,
+    };
+    let served: BTreeSet<&str> = routes(&state).into_iter().map(|(path, ..)| path).collect();
+    let document = document();
+    let told: BTreeSet<&str> =
+        document["paths"].as_object().expect("paths").keys().map(String::as_str).collect();
+    assert_eq!(served, told);
+    for (path, _, needs_token) in routes(&state) {
+        for call in document["paths"][path].as_object().expect("a path").values() {
+            let is_open = call.get("security") == Some(&json!([]));
+            assert_eq!(is_open, !needs_token, "{path}");
+            assert_eq!(needs_token, call["responses"].get("401").is_some(), "{path}");
+        }
+    }
+}
+
+/// Every `$ref` leads somewhere.
+#[test]
+fn the_document_has_no_dangling_reference() {
+    fn walk(value: &Value, schemas: &Value) {
+        match value {
+            Value::Object(map) => {
+                if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
+                    let name = reference.strip_prefix("#/components/schemas/").expect("a schema");
+                    assert!(schemas.get(name).is_some(), "{reference}");
+                }
+                map.values().for_each(|value| walk(value, schemas));
+            }
+            Value::Array(list) => list.iter().for_each(|value| walk(value, schemas)),
+            _ => (),
+        }
+    }
+    let document = document();
+    walk(&document, &document["components"]["schemas"]);
+}
+
+fn check_fields(schema: &str, value: &impl serde::Serialize) {
+    let document = document();
+    let properties = document["components"]["schemas"][schema]["properties"].as_object().expect("an object");
+    let told: BTreeSet<&String> = properties.keys().collect();
+    let value = serde_json::to_value(value).expect("JSON");
+    let written: BTreeSet<&String> = value.as_object().expect("an object").keys().collect();
+    assert_eq!(told, written, "{schema}");
+}
+
+#[test]
+fn the_schemas_have_exactly_the_fields_that_are_written() {
+    let owner = OwnerView {
+        namespace: "main".into(),
+        client_id: "c".into(),
+        session_generation: 1,
+        owner_generation: 2,
+        node_id: 3,
+        boot_id: "b".into(),
+        connection_id: 4,
+    };
+    let summary = SessionSummary {
+        namespace: "main".into(),
+        client_id: "c".into(),
+        user: None,
+        state: StateWord::Active,
+        end_reason: None,
+        node_id: 1,
+        session_generation: 1,
+        owner_generation: 1,
+        revision: 1,
+        durable: true,
+        expiry_sec: 1,
+        connected_at_ms: 1,
+        updated_at_ms: 1,
+    };
+    let subscription = SubscriptionView {
+        filter: "a".into(),
+        qos: 1,
+        no_local: false,
+        retain_as_published: false,
+        identifier: 0,
+    };
+    let boot = BootView {
+        boot_id: "b".into(),
+        current: true,
+        lease_until_ms: 1,
+        retired_at_ms: None,
+        retired_by: None,
+    };
+    let node = NodeView {
+        node_id: 1,
+        local: true,
+        version: None,
+        connections: None,
+        started_at_ms: None,
+        boots: vec![boot.clone()],
+    };
+    let detail = SessionDetail {
+        summary: summary.clone(),
+        owner: owner.clone(),
+        offline_expires_at_ms: None,
+        inbox: None,
+        will: None,
+        subscriptions: vec![subscription.clone()],
+        subscriptions_total: 1,
+    };
+    let request = EndRequest {
+        reason: "revoked".to_owned(),
+        owner: Some(owner.clone()),
+        will: Some("publish".to_owned()),
+        release: false,
+    };
+    check_fields("Owner", &owner);
+    check_fields("SessionSummary", &summary);
+    check_fields("Sessions", &SessionsView { sessions: Vec::new(), cursor: None });
+    check_fields("SessionDetail", &detail);
+    check_fields("Subscription", &subscription);
+    check_fields("Inbox", &InboxView::default());
+    check_fields("Will", &WillView { phase: "armed".to_owned(), delay_sec: 0, due_at_ms: None });
+    check_fields("EndRequest", &request);
+    check_fields("EndAnswer", &EndAnswer { revision: 1, owner });
+    check_fields("Boot", &boot);
+    check_fields("Node", &node);
+    check_fields("Nodes", &NodesView { nodes: Vec::new() });
+    check_fields("AuditRecord", &audit_test::record("c"));
+    check_fields("Audit", &AuditPage { records: Vec::new(), cursor: None });
+}
