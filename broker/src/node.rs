@@ -9,7 +9,9 @@
 
 mod boot;
 mod listeners;
+mod operator;
 mod serve;
+mod telemetry;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,8 +30,11 @@ use tokio::task::JoinHandle;
 pub use listeners::{BoundListener, LISTENERS_FILE};
 pub use serve::{ReadConfig, serve};
 
+use crate::admin;
+use crate::auth::{AuthFileError, Authority};
 use crate::clock::NodeClock;
 use crate::config::Config;
+use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
 use crate::shared::{ForgetLifetimes, Shared};
@@ -66,6 +71,10 @@ pub enum ServeError {
     #[error("listener {listener}: {source}")]
     Listen { listener: Arc<str>, source: ListenError },
     #[error("{0}")]
+    Auth(#[from] AuthFileError),
+    #[error("{0}")]
+    Admin(#[from] admin::StartError),
+    #[error("{0}")]
     Workers(#[from] StartError),
     #[error("the control runtime could not be made: {0}")]
     Runtime(std::io::Error),
@@ -91,6 +100,7 @@ pub struct Node {
     lease: JoinHandle<LeaseError>,
     listeners: Vec<BoundListener>,
     deadlines: Arc<Deadlines>,
+    admin: Option<admin::Running>,
 }
 
 impl Node {
@@ -115,7 +125,9 @@ impl Node {
         };
         lease.start().await?;
         boot::retire_earlier(&boots, &recovered, &store, &clock).await?;
-        let router = Arc::new(Router::new());
+        let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
+        let auth = Arc::new(Authority::open(config, metrics.control())?);
+        let router = Arc::new(Router::new(auth.clone()));
         boot::restore_routes(&store, &router);
         let forget = Arc::new(ForgetLifetimes { store: store.clone(), router: router.clone() });
         let disconnects =
@@ -133,6 +145,8 @@ impl Node {
             store,
             owners,
             router,
+            auth,
+            metrics,
             workers,
             options: Arc::new(worker::Options::from(config)),
             disconnects,
@@ -154,22 +168,31 @@ impl Node {
             let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
             Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))?
         };
-        let mut node = Self { shared, gateway, boots, tasks, lease, listeners: Vec::new(), deadlines };
-        if let Err(error) = node.listen(config) {
+        let mut node =
+            Self { shared, gateway, boots, tasks, lease, listeners: Vec::new(), deadlines, admin: None };
+        if let Err(error) = node.open(config).await {
             node.stop(Duration::from_secs(1)).await;
             return Err(error);
         }
         Ok(node)
     }
 
+    /// Lets clients and operators in.
+    async fn open(&mut self, config: &Config) -> Result<(), ServeError> {
+        self.listen(config)?;
+        let operator = operator::Operator {
+            shared: self.shared.clone(),
+            started_at: self.shared.clock.millis(),
+            recorder: self.shared.metrics.control(),
+        };
+        self.admin = admin::start(config, Arc::new(operator), self.shared.metrics.clone()).await?;
+        Ok(())
+    }
+
     fn deadlines(shared: &Arc<Shared>, over: Arc<ForgetLifetimes>) -> Arc<Deadlines> {
         let publisher = Arc::new(worker::SystemPublisher::new(shared.clone()));
-        let wills = WillExecutor::new(
-            shared.boot.clone(),
-            shared.clock.clone(),
-            shared.store.clone(),
-            publisher,
-        );
+        let wills =
+            WillExecutor::new(shared.boot.clone(), shared.clock.clone(), shared.store.clone(), publisher);
         Arc::new(Deadlines {
             clock: shared.clock.clone(),
             store: shared.store.clone(),
@@ -186,6 +209,7 @@ impl Node {
             tokio::spawn(shared.owners.clone().sweep_forever()),
             tokio::spawn(shared.disconnects.clone().run_forever()),
             tokio::spawn(deadlines.clone().watch_forever()),
+            tokio::spawn(telemetry::sample_forever(shared.clone(), deadlines.clone())),
         ];
         for group in (0..shared.store.groups()).map(storage::GroupId) {
             tasks.push(tokio::spawn(deadlines.clone().run_forever(group)));
@@ -229,6 +253,12 @@ impl Node {
         &self.deadlines
     }
 
+    /// Address of the admin API, when there is one.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|admin| admin.address)
+    }
+
     /// Address of the listener with this name.
     #[must_use]
     pub fn address(&self, name: &str) -> Option<SocketAddr> {
@@ -245,7 +275,11 @@ impl Node {
 
     /// Stops everything, in order, within about `timeout`.
     pub async fn stop(self, timeout: Duration) -> Stopped {
-        let Self { shared, gateway, boots, tasks, lease, .. } = self;
+        let Self { shared, gateway, boots, tasks, lease, admin, .. } = self;
+        if let Some(admin) = admin {
+            // An operator's call that takes longer than its share is cut off with the process.
+            let _ = tokio::time::timeout(timeout / 8, admin.stop()).await;
+        }
         let deadline = shared.clock.tick().plus_ms(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         let share = timeout / 4;
         let left_open = tokio::task::spawn_blocking(move || gateway.stop(share)).await.unwrap_or(usize::MAX);

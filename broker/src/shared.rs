@@ -9,7 +9,9 @@ use session::id::Key;
 use session::lifecycle::{EndReason, SessionRow};
 use session::time::Tick;
 
+use crate::auth::Authority;
 use crate::clock::NodeClock;
+use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
 use crate::usecase::authority::StoreAuthority;
@@ -34,6 +36,8 @@ pub struct Shared {
     pub store: storage::Store,
     pub owners: Arc<Owners>,
     pub router: Arc<Router>,
+    pub auth: Arc<Authority>,
+    pub metrics: Arc<Metrics>,
     /// The data plane, from any thread.
     pub workers: Arc<Workers>,
     /// What the configuration says about sessions.
@@ -73,7 +77,7 @@ impl Shared {
     pub async fn connect(
         &self,
         input: &ConnectInput,
-        recheck: &(dyn Fn() -> bool + Sync),
+        recheck: &impl Fn() -> bool,
     ) -> Result<Connected, ConnectError> {
         let authority = StoreAuthority(self.store.clone());
         let case = ConnectCase {

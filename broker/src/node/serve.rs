@@ -82,7 +82,7 @@ async fn run(mut config: Config, read_config: &ReadConfig) -> Result<Stopped, Se
         tokio::select! {
             wish = signals.next() => match wish {
                 Wish::Stop => break None,
-                Wish::Reload => reload(&mut config, read_config),
+                Wish::Reload => reload(&mut config, &node, read_config),
             },
             error = node.failed() => break Some(error),
         }
@@ -113,13 +113,26 @@ fn announce(node: &Node) {
     let _ = out.flush();
 }
 
-fn reload(config: &mut Config, read_config: &ReadConfig) {
-    match read_config() {
-        Ok(new) => {
-            let reload = config.reload(&new);
-            *config = config.reloaded(&new);
-            tracing::info!(changed = ?reload.changed, needs_restart = ?reload.needs_restart, "configuration reloaded");
+/// Applies what can be changed while the node runs; a configuration or a file with a fault changes nothing.
+fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
+    let new = match read_config() {
+        Ok(new) => new,
+        Err(error) => {
+            tracing::error!(%error, "the configuration is not reloaded; the running one stays");
+            return;
         }
-        Err(error) => tracing::error!(%error, "the configuration is not reloaded; the running one stays"),
+    };
+    let difference = config.reload(&new);
+    let merged = config.reloaded(&new);
+    if let Err(error) = node.shared().auth.reload(&merged) {
+        tracing::error!(%error, "users and rules are not reloaded; the running configuration stays");
+        return;
     }
+    *config = merged;
+    crate::cli::logging::set_level(config.log.level);
+    tracing::info!(
+        changed = ?difference.changed,
+        needs_restart = ?difference.needs_restart,
+        "configuration reloaded"
+    );
 }

@@ -20,7 +20,7 @@ use super::authority::{Authority, PointRead, begins_fresh, next_generations};
 use super::disconnect::{Disconnects, IntentClaim, LifetimeOver, OwnerGuard};
 use super::isolation::{Isolation, IsolationError};
 use super::queue::{ConnectQueue, Entered, Turn};
-use super::{ConnectError, ConnectInput, Connected, DisconnectInput};
+use super::{ConnectError, ConnectInput, Connected};
 use crate::clock::NodeClock;
 use crate::owners::{LinkTransport, Owners};
 
@@ -101,10 +101,7 @@ impl Drop for Candidate<'_> {
         // Fails only for an owner that is not ours, which this one is.
         let _ = self.owners.registry().fence(self.clock.tick(), owner);
         if self.proposed {
-            // CONNECT was never accepted, so its Will must not appear ([MQTT-3.1.2-8]): a normal end.
-            let observed_at = self.clock.millis();
-            let input = DisconnectInput { normal: true, expiry_sec: None, observed_at, sent_through: 0 };
-            self.disconnects.closed(owner, input);
+            self.disconnects.refused(owner);
         } else {
             self.owners.transport_closed(owner);
         }
@@ -120,7 +117,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
     pub async fn run(
         &self,
         input: &ConnectInput,
-        recheck: &(dyn Fn() -> bool + Sync),
+        recheck: &impl Fn() -> bool,
     ) -> Result<Connected, ConnectError> {
         let _turn = self.turn(input).await?;
         for _ in 0..PROPOSALS_MAX {
@@ -151,11 +148,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         }
     }
 
-    async fn attempt(
-        &self,
-        input: &ConnectInput,
-        recheck: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Connected, Failed> {
+    async fn attempt(&self, input: &ConnectInput, recheck: &impl Fn() -> bool) -> Result<Connected, Failed> {
         let read = self.read(input).await?;
         let Isolated { row: previous, claim, sent } = match read.row {
             None => Isolated::default(),

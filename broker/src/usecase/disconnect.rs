@@ -74,6 +74,8 @@ struct Intent {
     input: Option<DisconnectInput>,
     stage: Stage,
     claimed: bool,
+    /// CONNECT was never accepted: its Will must not appear ([MQTT-3.1.2-8]), whatever the lease says.
+    refused: bool,
     attempts: u32,
     waiters: Vec<oneshot::Sender<()>>,
 }
@@ -107,6 +109,20 @@ pub struct IntentClaim {
     disconnects: Arc<Disconnects>,
     connection_id: u64,
     settled: bool,
+}
+
+impl Intent {
+    fn open(owner: &Owner) -> Self {
+        Self {
+            owner: owner.clone(),
+            input: None,
+            stage: Stage::Open,
+            claimed: false,
+            refused: false,
+            attempts: 0,
+            waiters: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -152,18 +168,23 @@ impl Disconnects {
     /// The socket of `owner` is physically closed. The intent is stored before the registry hears of the close: a takeover that gets
     /// its proof through it finds the intent (owner spec §7.8).
     pub fn closed(&self, owner: &Owner, input: DisconnectInput) {
+        self.end(owner, input, false);
+    }
+
+    /// A candidate whose proposal went out is given up: if it was committed, that is undone without a Will.
+    pub(super) fn refused(&self, owner: &Owner) {
+        let observed_at = self.clock.millis();
+        let input = DisconnectInput { normal: true, expiry_sec: None, observed_at, sent_through: 0 };
+        self.end(owner, input, true);
+    }
+
+    fn end(&self, owner: &Owner, input: DisconnectInput, refused: bool) {
         {
             let mut intents = self.intents.lock();
-            let intent = intents.entry(owner.connection_id).or_insert_with(|| Intent {
-                owner: owner.clone(),
-                input: None,
-                stage: Stage::Open,
-                claimed: false,
-                attempts: 0,
-                waiters: Vec::new(),
-            });
+            let intent = intents.entry(owner.connection_id).or_insert_with(|| Intent::open(owner));
             if intent.stage == Stage::Open {
                 intent.input = Some(input);
+                intent.refused = refused;
                 intent.stage = Stage::Draining;
             }
         }
@@ -175,14 +196,7 @@ impl Disconnects {
     #[must_use]
     pub fn claim(&self, owner: &Owner) -> Option<IntentClaim> {
         let mut intents = self.intents.lock();
-        let intent = intents.entry(owner.connection_id).or_insert_with(|| Intent {
-            owner: owner.clone(),
-            input: None,
-            stage: Stage::Open,
-            claimed: false,
-            attempts: 0,
-            waiters: Vec::new(),
-        });
+        let intent = intents.entry(owner.connection_id).or_insert_with(|| Intent::open(owner));
         if intent.claimed {
             return None;
         }
@@ -290,7 +304,7 @@ impl Disconnects {
             let (Some(input), false) = (intent.input, intent.stage == Stage::Proposed) else { return };
             intent.stage = Stage::Proposed;
             intent.attempts += 1;
-            self.command(intent.owner.clone(), input)
+            self.command(intent.owner.clone(), input, intent.refused)
         };
         let Some(me) = self.me.upgrade() else { return };
         let key = command.owner.key.clone();
@@ -299,9 +313,9 @@ impl Disconnects {
     }
 
     /// An end that was seen after the boot lease ran out is recorded as abnormal, at the lease end (owner spec §7.4).
-    fn command(&self, owner: Owner, input: DisconnectInput) -> Disconnect {
+    fn command(&self, owner: Owner, input: DisconnectInput, refused: bool) -> Disconnect {
         let lease_until = self.owners.lease_until_ms();
-        let late = lease_until.0 != 0 && input.observed_at >= lease_until;
+        let late = !refused && lease_until.0 != 0 && input.observed_at >= lease_until;
         let kind = if input.normal && !late { DisconnectKind::Normal } else { DisconnectKind::WithWill };
         Disconnect {
             owner,

@@ -185,7 +185,7 @@ impl Bench {
     pub async fn connect(
         &self,
         input: &ConnectInput,
-        recheck: &(dyn Fn() -> bool + Sync),
+        recheck: &impl Fn() -> bool,
     ) -> Result<(Arc<Entry>, SessionRow, bool), ConnectError> {
         let case = ConnectCase {
             boot: &self.rows.boot,

@@ -14,6 +14,7 @@ use session::message::Message;
 /// Boot lease of the tests.
 pub const LEASE_MS: u64 = 10_000;
 
+#[derive(Debug)]
 pub struct Rows {
     pub time: Arc<ManualTime>,
     pub clock: NodeClock,

@@ -1,0 +1,247 @@
+//! What the admin API asks of a running node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use session::id::Key;
+use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState};
+use session::time::Millis;
+use storage::{GroupId, StorageError};
+
+use crate::admin::{
+    AdminPort, BootView, Check, EndCommand, EndDone, EndError, InboxView, NodeView, PortError, PortFuture,
+    SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
+};
+use crate::metrics::{ControlRecorder, EndOutcome};
+use crate::shared::Shared;
+use crate::usecase::{self, EndInput};
+
+/// Rows of one group that one page looks at, wanted or not.
+const SCAN_MAX: usize = 8_192;
+/// Subscriptions that one session shows.
+const SUBSCRIPTIONS_SHOWN: usize = 1_000;
+/// How long an End may take.
+const END_TIMEOUT_MS: u64 = 10_000;
+
+/// The running node, as operators see it.
+#[derive(Debug)]
+pub(super) struct Operator {
+    pub shared: Arc<Shared>,
+    pub started_at: Millis,
+    pub recorder: ControlRecorder,
+}
+
+impl AdminPort for Operator {
+    fn list_sessions(&self, query: SessionQuery) -> PortFuture<'_, Result<SessionPage, PortError>> {
+        Box::pin(async move { Ok(self.list(&query)) })
+    }
+
+    fn show_session(&self, key: Key) -> PortFuture<'_, Result<Option<SessionDetail>, PortError>> {
+        Box::pin(async move {
+            let group = self.shared.store.group_of(&key);
+            Ok(self.shared.store.read(group, |rows| rows.session(&key).map(|row| detail(rows, row))))
+        })
+    }
+
+    fn end_session(&self, key: Key, command: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>> {
+        Box::pin(async move {
+            let done = self.end(&key, command).await;
+            self.recorder.end(match &done {
+                Ok(_) => EndOutcome::Ended,
+                Err(EndError::NotFound) => EndOutcome::NotFound,
+                Err(EndError::Fenced { .. }) => EndOutcome::Fenced,
+                Err(EndError::Unproved(_)) => EndOutcome::Unproved,
+                Err(EndError::Close) => EndOutcome::Close,
+                Err(EndError::Deadline) => EndOutcome::Deadline,
+                Err(EndError::Invalid(_)) => EndOutcome::Invalid,
+                Err(EndError::Unavailable(_)) => EndOutcome::Unavailable,
+            });
+            done
+        })
+    }
+
+    fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
+        Box::pin(async move { Ok(self.all_nodes()) })
+    }
+
+    fn checks(&self) -> PortFuture<'_, Vec<Check>> {
+        Box::pin(async move { vec![self.check_store().await, self.check_lease()] })
+    }
+}
+
+impl Operator {
+    fn list(&self, query: &SessionQuery) -> SessionPage {
+        let store = &self.shared.store;
+        let mut found: Vec<(Key, SessionSummary)> = Vec::new();
+        // Keys up to here were looked at in every group.
+        let mut horizon: Option<Key> = None;
+        for group in (0..store.groups()).map(GroupId) {
+            let stopped_at = store.read(group, |rows| scan(rows, query, &mut found));
+            if let Some(key) = stopped_at
+                && horizon.as_ref().is_none_or(|earlier| key < *earlier)
+            {
+                horizon = Some(key);
+            }
+        }
+        if let Some(horizon) = &horizon {
+            found.retain(|(key, _)| key <= horizon);
+        }
+        found.sort_by(|(left, _), (right, _)| left.cmp(right));
+        let mut next = horizon;
+        if found.len() > query.limit {
+            found.truncate(query.limit);
+            next = found.last().map(|(key, _)| key.clone());
+        }
+        SessionPage { sessions: found.into_iter().map(|(_, summary)| summary).collect(), next }
+    }
+
+    fn row(&self, key: &Key) -> Option<SessionRow> {
+        self.shared.store.read(self.shared.store.group_of(key), |rows| rows.session(key).cloned())
+    }
+
+    async fn end(&self, key: &Key, command: EndCommand) -> Result<EndDone, EndError> {
+        let row = self.row(key).ok_or(EndError::NotFound)?;
+        let owner = match command.owner {
+            Some(owner) if owner.key != *key => {
+                return Err(EndError::Invalid("the owner names another session than the path".to_owned()));
+            }
+            Some(owner) => owner,
+            None => row.owner,
+        };
+        let input = EndInput { owner, reason: command.reason, will: command.will, release: command.release };
+        let deadline = self.shared.clock.tick().plus_ms(END_TIMEOUT_MS);
+        match self.shared.end(&input, deadline).await {
+            Ok(row) => Ok(EndDone { owner: input.owner, revision: row.revision }),
+            Err(error) => Err(self.end_error(error, key)),
+        }
+    }
+
+    fn end_error(&self, error: usecase::end::EndError, key: &Key) -> EndError {
+        use usecase::end::EndError as Cause;
+        match error {
+            Cause::Fenced | Cause::Conflict => {
+                EndError::Fenced { current: self.row(key).map(|row| Box::new(row.owner)) }
+            }
+            Cause::Unproved => EndError::Unproved(
+                "its node cannot be asked; retire that boot with a proof, or wait until it is back"
+                    .to_owned(),
+            ),
+            Cause::Close => EndError::Close,
+            Cause::Deadline | Cause::Cancelled => EndError::Deadline,
+            Cause::Invalid => EndError::Invalid(error.to_string()),
+            Cause::Evidence | Cause::Clock | Cause::Unavailable | Cause::LifecycleCallback => {
+                EndError::Unavailable(error.to_string())
+            }
+        }
+    }
+
+    fn all_nodes(&self) -> Vec<NodeView> {
+        let mut boots: BTreeMap<u64, BTreeMap<Arc<str>, BootRow>> = BTreeMap::new();
+        for group in (0..self.shared.store.groups()).map(GroupId) {
+            self.shared.store.read(group, |rows| {
+                for row in rows.boots() {
+                    let known = boots.entry(row.boot.node_id).or_default();
+                    known.entry(row.boot.boot_id.clone()).or_insert_with(|| row.clone());
+                }
+            });
+        }
+        let local = self.shared.boot.node_id;
+        let node = |(node_id, boots): (u64, BTreeMap<Arc<str>, BootRow>)| {
+            let mut rows: Vec<BootRow> = boots.into_values().collect();
+            rows.sort_by_key(|row| std::cmp::Reverse(row.lease_until));
+            let is_local = node_id == local;
+            NodeView {
+                node_id,
+                local: is_local,
+                version: is_local.then(|| env!("CARGO_PKG_VERSION").to_owned()),
+                connections: is_local.then(|| self.shared.owners.snapshot().active as u64),
+                started_at_ms: is_local.then_some(self.started_at.0),
+                boots: rows.into_iter().map(|row| self.boot_view(row)).collect(),
+            }
+        };
+        boots.into_iter().map(node).collect()
+    }
+
+    fn boot_view(&self, row: BootRow) -> BootView {
+        let retired_by = row.retired.as_ref().map(|(_, proof)| match proof {
+            RetireProof::GracefulReceipt => "graceful_receipt".to_owned(),
+            RetireProof::CrashReceipt => "crash_receipt".to_owned(),
+            RetireProof::Attested { .. } => "attested".to_owned(),
+            RetireProof::FenceAgent { .. } => "fence_agent".to_owned(),
+        });
+        BootView {
+            current: row.boot == self.shared.boot,
+            boot_id: row.boot.boot_id,
+            lease_until_ms: row.lease_until.0,
+            retired_at_ms: row.retired.map(|(at, _)| at.0),
+            retired_by,
+        }
+    }
+
+    async fn check_store(&self) -> Check {
+        let failed: Option<Arc<StorageError>> = tokio::select! {
+            biased;
+            error = self.shared.store.failed() => Some(error),
+            () = std::future::ready(()) => None,
+        };
+        let result = failed.map_or(Ok(()), |error| Err(error.to_string()));
+        Check { name: "store", result }
+    }
+
+    fn check_lease(&self) -> Check {
+        let alive = self.shared.clock.tick() < self.shared.owners.lease_until();
+        let result = if alive {
+            Ok(())
+        } else {
+            Err("the boot lease ran out: the store does not take its renewal, so no client is served"
+                .to_owned())
+        };
+        Check { name: "lease", result }
+    }
+}
+
+/// Collects wanted sessions of one group; the last key looked at when there may be more behind it.
+fn scan(rows: &Group, query: &SessionQuery, found: &mut Vec<(Key, SessionSummary)>) -> Option<Key> {
+    let mut wanted = 0;
+    for (seen, row) in rows.sessions_after(query.after.as_ref()).enumerate() {
+        let key = &row.owner.key;
+        let state = StateWord::from(&row.state);
+        if query.wants(key, row.uid.as_deref(), row.owner.node_id, state) {
+            found.push((key.clone(), SessionSummary::from(row)));
+            wanted += 1;
+        }
+        if wanted > query.limit || seen + 1 >= SCAN_MAX {
+            return Some(key.clone());
+        }
+    }
+    None
+}
+
+fn detail(rows: &Group, row: &SessionRow) -> SessionDetail {
+    let offline_expires_at_ms = match row.state {
+        SessionState::Offline { offline_expires_at } if offline_expires_at != Millis::NEVER => {
+            Some(offline_expires_at.0)
+        }
+        _ => None,
+    };
+    let subscriptions = rows
+        .subscriptions(row.lifetime)
+        .take(SUBSCRIPTIONS_SHOWN)
+        .map(|(filter, options)| SubscriptionView {
+            filter: filter.clone(),
+            qos: options.qos as u8,
+            no_local: options.no_local,
+            retain_as_published: options.retain_as_published,
+            identifier: options.identifier,
+        })
+        .collect();
+    SessionDetail {
+        summary: SessionSummary::from(row),
+        owner: (&row.owner).into(),
+        offline_expires_at_ms,
+        inbox: rows.inbox(row.lifetime).filter(|_| row.durable).map(InboxView::from),
+        will: rows.last_will(&row.owner.key).map(WillView::new),
+        subscriptions,
+        subscriptions_total: rows.subscriptions(row.lifetime).count() as u64,
+    }
+}

@@ -1,0 +1,89 @@
+//! Gauges that are sampled rather than counted: owners, rows, subscriptions (owner spec §13).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use session::lifecycle::GroupStat;
+use storage::GroupId;
+
+use crate::metrics::{Metrics, RaftState, SweepEvent, WillEvent};
+use crate::shared::Shared;
+use crate::usecase::deadlines::Deadlines;
+
+/// Distance of two samples.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Counters that were taken over so far.
+#[derive(Debug, Default, Clone, Copy)]
+struct Taken {
+    turns: u64,
+    visited: u64,
+    failures: u64,
+    published: u64,
+    rejected: u64,
+    retried: u64,
+}
+
+/// Samples until the task is dropped.
+pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines>) {
+    let metrics = &shared.metrics;
+    let mut taken = Taken::default();
+    loop {
+        metrics.set_owners(&shared.owners.snapshot());
+        metrics.set_store(&totals(&shared));
+        metrics.set_subscriptions(shared.router.len() as u64);
+        for group in 0..shared.store.groups() {
+            metrics.set_raft_state(usize::from(group), RaftState::Leader);
+        }
+        taken = count(&shared, &deadlines, metrics, taken);
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+fn totals(shared: &Shared) -> GroupStat {
+    (0..shared.store.groups()).map(GroupId).fold(GroupStat::default(), |sum, group| {
+        let stat = shared.store.read(group, session::lifecycle::Group::stat);
+        GroupStat {
+            sessions_active: sum.sessions_active + stat.sessions_active,
+            sessions_offline: sum.sessions_offline + stat.sessions_offline,
+            sessions_ended: sum.sessions_ended + stat.sessions_ended,
+            subscriptions: sum.subscriptions + stat.subscriptions,
+            inbox_messages: sum.inbox_messages + stat.inbox_messages,
+            inbox_bytes: sum.inbox_bytes + stat.inbox_bytes,
+            messages_stored: sum.messages_stored + stat.messages_stored,
+            messages_resident_bytes: sum.messages_resident_bytes + stat.messages_resident_bytes,
+            retained: sum.retained + stat.retained,
+            wills_armed: sum.wills_armed + stat.wills_armed,
+            wills_waiting: sum.wills_waiting + stat.wills_waiting,
+            wills_ready: sum.wills_ready + stat.wills_ready,
+        }
+    })
+}
+
+/// Adds what was counted since the last sample.
+fn count(shared: &Shared, deadlines: &Deadlines, metrics: &Arc<Metrics>, before: Taken) -> Taken {
+    let recorder = metrics.control();
+    let (owners, wills) = (&shared.owners.counters, &deadlines.wills.counters);
+    let now = Taken {
+        turns: owners.sweep_turns.load(Ordering::Relaxed),
+        visited: owners.sweep_visited.load(Ordering::Relaxed),
+        failures: owners.sweep_failures.load(Ordering::Relaxed),
+        published: wills.published.load(Ordering::Relaxed),
+        rejected: wills.rejected.load(Ordering::Relaxed),
+        retried: wills.failed.load(Ordering::Relaxed),
+    };
+    recorder.sweep(SweepEvent::Turns, now.turns - before.turns);
+    recorder.sweep(SweepEvent::Visited, now.visited - before.visited);
+    recorder.sweep(SweepEvent::Failures, now.failures - before.failures);
+    for (event, more) in [
+        (WillEvent::Published, now.published - before.published),
+        (WillEvent::Rejected, now.rejected - before.rejected),
+        (WillEvent::Retried, now.retried - before.retried),
+    ] {
+        for _ in 0..more {
+            recorder.will(event);
+        }
+    }
+    now
+}
