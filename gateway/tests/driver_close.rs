@@ -1,5 +1,7 @@
 //! Owner specification §11 and P9 over real sockets: the physical close, its notice, and the bounded outbox.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod driver_support;
 
 use std::io::Read;

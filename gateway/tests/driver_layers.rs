@@ -1,5 +1,7 @@
 //! What lies below MQTT: TLS, WebSocket, both, and the PROXY protocol.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod driver_support;
 
 use std::io::{Read, Write};

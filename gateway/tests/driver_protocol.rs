@@ -1,5 +1,7 @@
 //! What a client meets on a plain socket: the connection machine and the driver together.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod driver_support;
 
 use std::io::Write;

@@ -42,10 +42,13 @@ pub(crate) struct Incoming {
     pub(crate) count: CountGuard,
 }
 
+/// Something to be done on a worker's thread.
+pub(crate) type Errand<S> = Box<dyn FnOnce(&Rc<S>) + Send>;
+
 /// What the gateway tells a worker.
 pub(crate) enum Control<S: Service> {
     Accept(Incoming),
-    Run(Box<dyn FnOnce(&Rc<S>) + Send>),
+    Run(Errand<S>),
     /// Close all connections, wait for their tasks up to this long, end.
     Stop {
         timeout: Duration,

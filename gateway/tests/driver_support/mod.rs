@@ -1,5 +1,6 @@
 //! A toy service and a byte-level client, to test the driver over real sockets without the broker.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
