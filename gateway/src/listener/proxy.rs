@@ -27,7 +27,7 @@ pub(super) async fn read_header(stream: &mut TcpStream, origin: &mut Origin) -> 
     let (header, _) = ProxyHeader::parse(&header, config).map_err(|_| invalid("not version 2"))?;
     // LOCAL (a health check of the proxy) has no address: the proxy's own stays.
     origin.address = header.proxied_address().map(|proxied| proxied.source);
-    if let Some(Ok(ssl)) = header.ssl().map(Ok::<_, io::Error>) {
+    if let Some(ssl) = header.ssl() {
         origin.secure = ssl.client_ssl();
         if ssl.client_cert_sess() && ssl.verify() == 0 {
             origin.certificate_cn = ssl.cn().map(Into::into);
