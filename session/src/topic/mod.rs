@@ -5,6 +5,7 @@ mod level;
 mod name;
 mod ordered;
 mod retained;
+mod spread;
 mod tree;
 
 pub use filter::{FilterError, TopicFilter};

@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::level::Level;
 use super::ordered::{Block, Item};
+use super::spread::{Named, Spread};
 use crate::limits;
 
 /// An index from topic filters to subscriptions. `clone` is O(1) and shares structure: the broker publishes clones
@@ -71,15 +72,7 @@ enum Subscribers<S: Subscription> {
 enum Children<S: Subscription> {
     None,
     One(Arc<Node<S>>),
-    Many(Arc<Block<Child<S>>>),
-}
-
-/// A child among others, found by the hash of its level. The hash only spreads: levels of equal hash are told apart by
-/// their bytes at logarithmic cost, so chosen collisions gain nothing.
-#[derive(Clone)]
-struct Child<S: Subscription> {
-    hash: u64,
-    node: Arc<Node<S>>,
+    Many(Spread<Node<S>>),
 }
 
 impl<S: Subscription> Tree<S> {
@@ -253,20 +246,16 @@ impl<S: Subscription> Children<S> {
     fn get(&self, level: &str) -> Option<&Node<S>> {
         match self {
             Self::None => None,
-            Self::One(node) => (node.level.as_bytes() == level.as_bytes()).then_some(&**node),
-            Self::Many(block) => {
-                block.get((hash(level.as_bytes()), level.as_bytes())).map(|child| &*child.node)
-            }
+            Self::One(node) => (node.name() == level.as_bytes()).then_some(&**node),
+            Self::Many(children) => children.get(level.as_bytes()),
         }
     }
 
     fn get_or_insert(&mut self, level: &str) -> &mut Node<S> {
-        let key = (hash(level.as_bytes()), level.as_bytes());
         let make = || Arc::new(Node::new(level));
         if let Self::One(node) = self {
-            if node.level.as_bytes() != level.as_bytes() {
-                let only = Child { hash: hash(node.level.as_bytes()), node: Arc::clone(node) };
-                *self = Self::Many(Arc::new(Block::Leaf(vec![only])));
+            if node.name() != level.as_bytes() {
+                *self = Self::Many(Spread::new(Arc::clone(node)));
             }
         } else if self.is_empty() {
             *self = Self::One(make());
@@ -274,10 +263,7 @@ impl<S: Subscription> Children<S> {
         match self {
             Self::None => unreachable!("it has just got a child"),
             Self::One(node) => Arc::make_mut(node),
-            Self::Many(block) => {
-                let block = Arc::make_mut(block);
-                Arc::make_mut(&mut block.get_or_insert(key, || Child { hash: key.0, node: make() }).node)
-            }
+            Self::Many(children) => children.get_or_insert(level.as_bytes(), make),
         }
     }
 
@@ -292,15 +278,13 @@ impl<S: Subscription> Children<S> {
                 }
                 removed
             }
-            Self::Many(block) => {
-                let key = (hash(level.as_bytes()), level.as_bytes());
-                let block = Arc::make_mut(block);
-                let child = Arc::make_mut(&mut block.get_mut(key)?.node);
+            Self::Many(children) => {
+                let child = children.get_mut(level.as_bytes())?;
                 let removed = child.remove(rest, id);
                 if child.is_empty() {
-                    block.remove(key);
-                    if let Some(only) = block.take_only() {
-                        *self = Self::One(only.node);
+                    children.remove(level.as_bytes());
+                    if let Some(only) = children.only() {
+                        *self = Self::One(Arc::clone(only));
                     }
                 }
                 removed
@@ -395,21 +379,13 @@ impl<S: Subscription> Item for S {
     }
 }
 
-impl<S: Subscription> Item for Child<S> {
-    type Mark = u64;
-    type Key<'k> = (u64, &'k [u8]);
-    const LEAF_MAX: usize = 32;
-
-    fn mark(&self) -> u64 {
-        self.hash
+impl<S: Subscription> Named for Node<S> {
+    fn name(&self) -> &[u8] {
+        self.level.as_bytes()
     }
 
-    fn mark_of(key: Self::Key<'_>) -> u64 {
-        key.0
-    }
-
-    fn order(&self, key: Self::Key<'_>) -> Ordering {
-        self.hash.cmp(&key.0).then_with(|| self.node.level.as_bytes().cmp(key.1))
+    fn hash(name: &[u8]) -> u64 {
+        FixedState::with_seed(0x4d51_5454).hash_one(name)
     }
 }
 
@@ -445,10 +421,6 @@ fn split(levels: &str) -> (&str, Option<&str>) {
         Some(at) => (&levels[..at], Some(&levels[at + 1..])),
         None => (levels, None),
     }
-}
-
-fn hash(level: &[u8]) -> u64 {
-    FixedState::with_seed(0x4d51_5454).hash_one(level)
 }
 
 #[cfg(test)]
