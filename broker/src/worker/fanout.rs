@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gateway::codec::{PublishTemplate, Version};
+use gateway::codec::{Delivery, PublishTemplate, Version};
 use gateway::link::{Link, LinkId, MessageDelivery};
 use session::lifecycle::Target;
 use session::message::{Message, QoS};
@@ -16,6 +16,9 @@ use super::client::Event;
 use super::mail::Parcel;
 use crate::metrics::DropReason;
 use crate::route::{LiveTarget, PartyId, Shape, Sink};
+
+/// A buffer that has grown past this is not kept.
+const SPARE_BYTES_MAX: usize = 64 * 1024;
 
 /// What is delivered: borrowed from the packet that brought it, or from a message.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +51,10 @@ pub(super) struct Fanout<'a> {
     /// Other workers: whether all their connections get it, and which ones get it singly.
     remote: SmallVec<[(u16, bool, Vec<LiveTarget>); 2]>,
     only_inboxes: bool,
+    /// Deliveries that an outbox took, by QoS.
+    sent: [u64; 3],
+    /// Deliveries that found their outbox full.
+    refused: u64,
 }
 
 impl<'a> Fanout<'a> {
@@ -60,6 +67,8 @@ impl<'a> Fanout<'a> {
             durable: SmallVec::new(),
             remote: SmallVec::new(),
             only_inboxes: false,
+            sent: [0; 3],
+            refused: 0,
         }
     }
 
@@ -72,7 +81,9 @@ impl<'a> Fanout<'a> {
             retain: message.retain,
             expires_at: message.expires_at,
         };
-        Self { message: Some(Arc::clone(message)), ..Self::new(worker, parts) }
+        let mut fanout = Self::new(worker, parts);
+        fanout.message = Some(Arc::clone(message));
+        fanout
     }
 
     /// Connections were served before: the rest of the fan-out goes to inboxes only.
@@ -86,7 +97,7 @@ impl<'a> Fanout<'a> {
     }
 
     /// Leaves what goes to other workers in the batch of the turn.
-    pub(super) fn send_parcel(&mut self, publisher: PartyId) {
+    pub(super) fn send_parcels(&mut self, publisher: PartyId) {
         for (worker, everyone, targets) in std::mem::take(&mut self.remote) {
             let message = self.message();
             self.worker.batch.borrow_mut().send(worker, Parcel { message, publisher, everyone, targets });
@@ -98,8 +109,13 @@ impl<'a> Fanout<'a> {
         let worker = self.worker;
         let pushed = worker.links.with(id, |link| self.push(link, shape));
         match pushed {
-            Some(true) => worker.stats.sent(shape.qos, self.parts.payload.len()),
-            Some(false) => worker.stats.dropped(DropReason::OutboxFull, 1),
+            Some(true) => {
+                self.sent[shape.qos as usize] += 1;
+                if self.parts.retain {
+                    worker.supersede(id, self.parts.topic);
+                }
+            }
+            Some(false) => self.refused += 1,
             None => {}
         }
     }
@@ -137,9 +153,19 @@ impl<'a> Fanout<'a> {
         let at = match found {
             Some(at) => at,
             None => {
-                let message = self.message();
-                let template =
-                    PublishTemplate::new(version, &message, shape.qos, shape.retain, identifiers, None)?;
+                let delivery = Delivery {
+                    topic: self.parts.topic,
+                    properties: self.parts.properties,
+                    payload: self.parts.payload,
+                    qos: shape.qos,
+                    retain: shape.retain,
+                    dup: false,
+                    packet_id: 0,
+                    topic_alias: None,
+                    expiry_sec: None,
+                    identifiers,
+                };
+                let template = PublishTemplate::encode(version, &delivery, self.worker.spare.take())?;
                 self.encoded.push(Encoded {
                     version,
                     qos: shape.qos,
@@ -167,6 +193,27 @@ impl<'a> Fanout<'a> {
             }
         };
         &mut self.remote[at]
+    }
+}
+
+impl Drop for Fanout<'_> {
+    /// Counts; the buffer of an encoding serves the next message.
+    fn drop(&mut self) {
+        let stats = &self.worker.stats;
+        for (qos, count) in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce].into_iter().zip(self.sent) {
+            if count > 0 {
+                stats.sent(qos, count, self.parts.payload.len());
+            }
+        }
+        if self.refused > 0 {
+            stats.dropped(DropReason::OutboxFull, self.refused);
+        }
+        if let Some(encoded) = self.encoded.pop() {
+            let buffer = encoded.template.into_buffer();
+            if buffer.capacity() <= SPARE_BYTES_MAX {
+                self.worker.spare.replace(buffer);
+            }
+        }
     }
 }
 

@@ -251,7 +251,7 @@ impl Worker {
             cancel(session, packet_id, delivery.qos);
             return self.settle_unsent(session, offset);
         }
-        self.stats.sent(delivery.qos, delivery.message.payload().len());
+        self.stats.sent(delivery.qos, 1, delivery.message.payload().len());
         if delivery.qos == QoS::AtMostOnce {
             return self.settle_unsent(session, offset);
         }

@@ -30,7 +30,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gateway::link::Links;
+use gateway::link::{LinkId, Links};
+use hashbrown::{HashMap, HashSet};
 use session::time::{Millis, Tick};
 use slab::Slab;
 
@@ -62,6 +63,10 @@ pub struct Worker {
     /// Commands that were proposed and not answered, by token.
     pending: RefCell<Slab<Pending>>,
     batch: RefCell<Batch>,
+    /// A buffer for the next encoding.
+    spare: RefCell<Vec<u8>>,
+    /// Connections that are being sent retained messages, with the topics whose newer value they have already.
+    feeding: RefCell<HashMap<LinkId, HashSet<Box<str>>>>,
     stats: Arc<WorkerStats>,
     /// What the metrics were told last.
     reported: Cell<StatsView>,
@@ -102,6 +107,8 @@ impl Worker {
             }),
             pending: RefCell::new(Slab::new()),
             batch: RefCell::new(Batch::new(shared.store.groups(), workers.len())),
+            spare: RefCell::default(),
+            feeding: RefCell::default(),
             stats: workers.stats(id),
             reported: Cell::default(),
             recorder: shared.metrics.worker(usize::from(id)),

@@ -17,7 +17,7 @@ use super::Worker;
 use super::client::Session;
 use super::commit::Op;
 use super::fanout::{Fanout, Parts};
-use super::publishes::{Item, Work};
+use super::publishes::Item;
 use crate::metrics::DropReason;
 use crate::route::{Outgoing, PartyId, select, select_local};
 
@@ -56,25 +56,35 @@ impl Worker {
         }
         let plan = self.plan(publish.topic);
         if !plan.is_local() {
-            let item = Item::work(publish.packet_id, Arc::new(self.message(publish)), 0);
-            session.publishes.push(item);
-            self.advance_publishes(session, Some(out));
+            self.publish_widely(session, publish, out);
             return Ok(());
         }
         let mut scratch = Vec::new();
-        let parts = self.parts(publish, &mut scratch);
-        let mut fanout = Fanout::new(self, parts);
+        let mut fanout = Fanout::new(self, self.parts(publish, &mut scratch));
         let outgoing = outgoing(self, publish.qos, false, session.subscriber.id());
         let matched = select_local(&plan, &outgoing, &mut fanout);
         self.answer(session, publish, outcome(matched), out);
         Ok(())
     }
 
+    /// A message that other workers or inboxes get too.
+    fn publish_widely(&self, session: &mut Session, publish: &Publish<'_>, out: &mut Output) {
+        let message = Arc::new(self.message(publish));
+        let number = session.publishes.next_number();
+        let (appends, reason) = self.route(session, number, &message, None, false);
+        if appends == 0 {
+            self.answer(session, publish, reason, out);
+        } else {
+            session.publishes.push_routed(publish.packet_id, publish.qos, reason, appends);
+        }
+    }
+
     /// Routes what is due and acknowledges what is finished, in order.
     pub(super) fn advance_publishes(&self, session: &mut Session, mut out: Option<&mut Output>) {
         while let Some((number, work)) = session.publishes.take_routable() {
             if let Some(work) = work {
-                let (appends, reason) = self.route(session, number, &work);
+                let stamp = work.sequence.and_then(|sequence| stamp(session, number, sequence));
+                let (appends, reason) = self.route(session, number, &work.message, stamp, work.repeated);
                 session.publishes.set_routed(number, appends, reason);
             }
         }
@@ -134,21 +144,26 @@ impl Worker {
     }
 
     /// Hands one message to everybody; the number of commits that its acknowledgement waits for, and what it says.
-    fn route(&self, session: &mut Session, number: u64, work: &Work) -> (u16, ReasonCode) {
-        let message = &work.message;
+    fn route(
+        &self,
+        session: &mut Session,
+        number: u64,
+        message: &Arc<Message>,
+        stamp: Option<Stamp>,
+        repeated: bool,
+    ) -> (u16, ReasonCode) {
         let plan = self.plan(message.topic());
+        let publisher = session.subscriber.id();
         let mut fanout = Fanout::of_message(self, message);
-        let outgoing = outgoing(self, message.qos, message.retain, session.subscriber.id());
-        if work.repeated {
+        if repeated {
             fanout.only_inboxes();
         }
-        let matched = select(&plan, &outgoing, &mut fanout);
-        fanout.send_parcel(session.subscriber.id());
-        let stamp = work.sequence.and_then(|sequence| stamp(session, number, sequence));
+        let matched = select(&plan, &outgoing(self, message.qos, message.retain, publisher), &mut fanout);
+        fanout.send_parcels(publisher);
         let mut appends = 0;
         for (group, targets) in fanout.take_durable() {
-            let message = Message::clone(message);
-            let command = Command::Append(Box::new(Append { message, stamp: stamp.clone(), targets }));
+            let append = Append { message: Message::clone(message), stamp: stamp.clone(), targets };
+            let command = Command::Append(Box::new(append));
             appends += u16::from(self.propose(session, group, command, Op::Appended { publish: number }));
         }
         (appends, outcome(matched))

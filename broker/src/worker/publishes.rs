@@ -76,6 +76,13 @@ impl Publishes {
         self.queue.push_back(item);
     }
 
+    /// Adds one that is routed already: nothing waits before it.
+    pub(super) fn push_routed(&mut self, packet_id: u16, qos: QoS, reason: ReasonCode, appends: u16) {
+        debug_assert!(!self.has_unrouted(), "an earlier publish is routed first");
+        self.queue.push_back(Item { packet_id, qos, reason, waits: appends, work: None });
+        self.routed = self.queue.len();
+    }
+
     /// The next publish to be routed with its number, when its turn has come; it counts as routed from now on.
     pub(super) fn take_routable(&mut self) -> Option<(u64, Option<Box<Work>>)> {
         let item = self.queue.get_mut(self.routed).filter(|item| item.waits == 0)?;

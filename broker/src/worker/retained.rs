@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use gateway::link::MessageDelivery;
+use gateway::link::{LinkId, MessageDelivery};
 use session::lifecycle::{Append, Command, Target};
 use session::message::{Message, QoS};
 use session::topic::TopicFilter;
@@ -22,6 +22,8 @@ const APPENDS_MAX: u16 = 256;
 const PAGE_MESSAGES_MAX: usize = 16 * 1_024;
 /// Bytes of one page, unless one message alone is larger.
 const PAGE_BYTES_MAX: usize = 8 * 1_024 * 1_024;
+/// Topics that are remembered as superseded during one feed; beyond it an old value may follow a new one.
+const SUPERSEDED_MAX: usize = 4_096;
 /// Messages of one step; then other connections get their turn.
 const STEP_MAX: usize = 4_096;
 
@@ -74,6 +76,7 @@ impl Worker {
         if wanted.peek().is_none() {
             return;
         }
+        self.feeding.borrow_mut().entry(session.post.link.id()).or_default();
         session.feed.get_or_insert_default().wanted.extend(wanted);
         self.go_on_feeding(session);
     }
@@ -139,7 +142,7 @@ impl Worker {
         }
         let Some(wanted) = feed.wanted.front() else {
             if feed.appends == 0 {
-                session.feed = None;
+                self.end_feed(session);
             } else {
                 feed.started = false;
             }
@@ -184,6 +187,7 @@ impl Worker {
         let client_id = &session.subscriber.key.client_id;
         if is_expired(message, self.now_ms.get())
             || !session.access.may_read(&self.shared.auth, client_id, message.topic())
+            || self.is_superseded(session.post.link.id(), message.topic())
         {
             return true;
         }
@@ -208,14 +212,42 @@ impl Worker {
                 session.post.link.push_event(Event::Wake);
                 false
             }
-            _ => session.post.link.push_message(MessageDelivery {
-                message: Arc::clone(message),
-                qos,
-                retain: true,
-                dup: false,
-                identifiers,
-                offset: None,
-            }),
+            _ => {
+                let pushed = session.post.link.push_message(MessageDelivery {
+                    message: Arc::clone(message),
+                    qos,
+                    retain: true,
+                    dup: false,
+                    identifiers,
+                    offset: None,
+                });
+                if pushed {
+                    self.stats.sent(qos, 1, message.payload().len());
+                }
+                pushed
+            }
+        }
+    }
+
+    /// A retained value was delivered as it was published: an older one that a lookup found must not follow it (P7).
+    pub(super) fn supersede(&self, link: LinkId, topic: &str) {
+        let mut feeding = self.feeding.borrow_mut();
+        if let Some(superseded) = feeding.get_mut(&link)
+            && superseded.len() < SUPERSEDED_MAX
+        {
+            superseded.insert(topic.into());
+        }
+    }
+
+    fn is_superseded(&self, link: LinkId, topic: &str) -> bool {
+        let feeding = self.feeding.borrow();
+        feeding.get(&link).is_some_and(|superseded| superseded.contains(topic))
+    }
+
+    /// The connection is gone, or everything is sent.
+    pub(super) fn end_feed(&self, session: &mut Session) {
+        if session.feed.take().is_some() {
+            self.feeding.borrow_mut().remove(&session.post.link.id());
         }
     }
 }

@@ -162,6 +162,7 @@ impl Service for Worker {
         if session.durable.is_none() {
             self.shared.router.forget(&session.subscriber);
         }
+        self.end_feed(&mut session);
         // A turn that was cut short, and completions that nobody looked at any more.
         session.scopes.leave();
         self.settle_left_over(&mut session);

@@ -39,9 +39,9 @@ impl WorkerStats {
         add(&self.received_bytes, payload as u64);
     }
 
-    pub(super) fn sent(&self, qos: QoS, payload: usize) {
-        add(&self.sent[qos as usize], 1);
-        add(&self.sent_bytes, payload as u64);
+    pub(super) fn sent(&self, qos: QoS, count: u64, payload: usize) {
+        add(&self.sent[qos as usize], count);
+        add(&self.sent_bytes, count * payload as u64);
     }
 
     pub(super) fn dropped(&self, why: DropReason, count: u64) {

@@ -1,0 +1,264 @@
+//! The hot path on a whole node: order, windows, bounds and rights from PUBLISH to delivery, over real sockets and two workers.
+
+mod hotpath_support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hotpath_support::{Client, Got, payload, start};
+
+/// Enough for any window.
+const WIDE: u16 = 1_000;
+
+/// [MQTT-4.6.0-2], P4: pipelined QoS 1 publishes to a durable, an offline and no subscriber are acknowledged in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mqtt_4_6_0_2_pubacks_keep_the_order_of_receipt() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let (mut durable, _) = Client::connect(&node, "durable", 300, WIDE).await;
+    durable.subscribe("d/#", 1).await;
+    let (mut publisher, _) = Client::connect(&node, "publisher", 0, WIDE).await;
+    for packet_id in 1..=90 {
+        let topic = if packet_id % 3 == 0 { "nobody" } else { "d/1" };
+        publisher.publish(topic, &packet_id.to_string(), 1, packet_id % 7 == 0, packet_id);
+    }
+    publisher.flush().await;
+    for packet_id in 1..=90 {
+        let reason = if packet_id % 3 == 0 { 0x10 } else { 0 };
+        assert_eq!(publisher.next().await, Some(Got::Ack(0x40, packet_id, reason)));
+    }
+    for packet_id in (1..=90).filter(|id| id % 3 != 0) {
+        assert_eq!(payload(&durable.message().await), packet_id.to_string());
+    }
+}
+
+/// P5, [MQTT-3.3.4-9], scenario 72: a backlog far beyond what is held in memory comes in order within a window of three, and again
+/// with DUP and the same packet ids after the connection was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_a_backlog_is_delivered_in_order_within_the_window() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, 3).await;
+    subscriber.subscribe("b", 1).await;
+    drop(subscriber);
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    for batch in 0..10 {
+        for packet_id in 1..=100 {
+            publisher.publish("b", &(batch * 100 + packet_id - 1).to_string(), 1, false, packet_id);
+        }
+        publisher.flush().await;
+        for _ in 0..100 {
+            publisher.next().await.unwrap();
+        }
+    }
+    let (mut subscriber, present) = Client::connect(&node, "s", 300, 3).await;
+    assert!(present);
+    let first: Vec<_> =
+        [subscriber.message().await, subscriber.message().await, subscriber.message().await].into();
+    assert!(subscriber.is_quiet().await, "the window is three");
+    drop(subscriber);
+
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, 3).await;
+    for number in 0..1_000 {
+        let Got::Publish { payload, dup, packet_id, .. } = subscriber.message().await else { unreachable!() };
+        assert_eq!(payload, number.to_string());
+        assert_eq!(dup, number < 3, "DUP of message {number}");
+        if let Some(Got::Publish { packet_id: before, .. }) = first.get(number) {
+            assert_eq!(packet_id, *before);
+        }
+        subscriber.ack(0x40, packet_id);
+        subscriber.flush().await;
+    }
+    assert!(subscriber.is_quiet().await);
+}
+
+/// [MQTT-4.3.3-10], [MQTT-4.4.0-1]: QoS 2 both ways between durable sessions; a repeated PUBLISH is acknowledged, not repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mqtt_4_3_3_10_exactly_once_between_durable_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, WIDE).await;
+    subscriber.subscribe("q", 2).await;
+    let (mut publisher, _) = Client::connect(&node, "p", 300, WIDE).await;
+    publisher.publish("q", "once", 2, false, 7);
+    publisher.publish("q", "once", 2, false, 7);
+    publisher.flush().await;
+    assert_eq!(publisher.next().await, Some(Got::Ack(0x50, 7, 0)));
+    assert_eq!(publisher.next().await, Some(Got::Ack(0x50, 7, 0)));
+    drop(publisher);
+
+    let (mut publisher, present) = Client::connect(&node, "p", 300, WIDE).await;
+    assert!(present);
+    publisher.publish("q", "once", 2, false, 7);
+    publisher.flush().await;
+    assert_eq!(publisher.next().await, Some(Got::Ack(0x50, 7, 0)));
+    publisher.ack(0x62, 7);
+    publisher.ack(0x62, 8);
+    publisher.flush().await;
+    let mut comps = [publisher.next().await.unwrap(), publisher.next().await.unwrap()];
+    comps.sort_by_key(|got| format!("{got:?}"));
+    assert_eq!(comps, [Got::Ack(0x70, 7, 0), Got::Ack(0x70, 8, 0x92)]);
+
+    let Got::Publish { packet_id, qos: 2, .. } = subscriber.message().await else { panic!("QoS 2") };
+    subscriber.ack(0x50, packet_id);
+    subscriber.flush().await;
+    assert_eq!(subscriber.next().await, Some(Got::Ack(0x62, packet_id, 0)));
+    drop(subscriber);
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, WIDE).await;
+    assert_eq!(subscriber.next().await, Some(Got::Ack(0x62, packet_id, 0)), "PUBREL is owed, PUBLISH is not");
+    subscriber.ack(0x70, packet_id);
+    subscriber.flush().await;
+    assert!(subscriber.is_quiet().await);
+}
+
+/// P7: who reads a retained value after its PUBACK gets that one, whoever stored it and wherever it is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p7_a_retained_value_is_the_acknowledged_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    let (mut reader, _) = Client::connect(&node, "r", 0, WIDE).await;
+    for round in 1..=50 {
+        publisher.publish("v/1", &round.to_string(), 1, true, round);
+        publisher.flush().await;
+        assert!(matches!(publisher.next().await, Some(Got::Ack(0x40, _, _))));
+        reader.subscribe("v/+", 0).await;
+        assert_eq!(payload(&reader.message().await), round.to_string());
+        let mut body = vec![0, 10, 0, 0, 3];
+        body.extend_from_slice(b"v/+");
+        reader.raw(0xA2, &body);
+        reader.flush().await;
+        assert_eq!(reader.next().await, Some(Got::Granted(0)));
+    }
+}
+
+/// P9: a set of retained messages larger than the outbox reaches a slow reader completely, each once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_a_large_retained_set_is_sent_as_it_is_read() {
+    const COUNT: u16 = 2_000;
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[("session.outbox_bytes_max", "65536")]).await;
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    let body = "x".repeat(500);
+    for number in 0..COUNT {
+        publisher.publish(&format!("set/{number}"), &body, 1, true, number % 100 + 1);
+        if number % 100 == 99 {
+            publisher.flush().await;
+            for _ in 0..100 {
+                publisher.next().await.unwrap();
+            }
+        }
+    }
+    for (client_id, expiry_sec, qos) in [("transient", 0, 0), ("window", 0, 1), ("durable", 300, 1)] {
+        let (mut reader, _) = Client::connect(&node, client_id, expiry_sec, 20).await;
+        reader.subscribe("set/#", qos).await;
+        let mut topics = BTreeSet::new();
+        while topics.len() < usize::from(COUNT) {
+            let Got::Publish { topic, packet_id, retain, .. } = reader.message().await else {
+                unreachable!()
+            };
+            assert!(retain);
+            assert!(topics.insert(topic), "each topic once");
+            if packet_id != 0 {
+                reader.ack(0x40, packet_id);
+                reader.flush().await;
+            }
+        }
+        assert!(reader.is_quiet().await);
+    }
+}
+
+/// Scenario 89, P9: a subscriber that does not read costs a bounded outbox; another one gets everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_a_stuck_subscriber_costs_only_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[("session.outbox_bytes_max", "65536")]).await;
+    let (mut stuck, _) = Client::connect(&node, "stuck", 0, WIDE).await;
+    stuck.subscribe("flood", 0).await;
+    let (mut healthy, _) = Client::connect(&node, "healthy", 0, WIDE).await;
+    healthy.subscribe("flood", 0).await;
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    let body = "x".repeat(10_000);
+    for number in 0..2_000 {
+        publisher.publish("flood", &format!("{number} {body}"), 0, false, 0);
+        publisher.flush().await;
+        let got = healthy.message().await;
+        assert!(payload(&got).starts_with(&format!("{number} ")));
+    }
+    let dropped: u64 = node.shared().workers.totals().dropped.iter().sum();
+    assert!(dropped > 0, "20 MB cannot wait for the stuck one");
+}
+
+/// Scenario 30: a rule that is taken back acts on live and stored subscriptions at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_30_a_revoked_rule_stops_deliveries() {
+    let dir = tempfile::tempdir().unwrap();
+    let acl = dir.path().join("acl");
+    std::fs::write(&acl, "topic readwrite #\n").unwrap();
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let settings = [("acl.file", acl.to_str().unwrap()), ("auth.anonymous", "true")];
+    let node = start(&data, &settings).await;
+    let (mut live, _) = Client::connect(&node, "live", 0, WIDE).await;
+    let (mut stored, _) = Client::connect(&node, "stored", 300, WIDE).await;
+    for client in [&mut live, &mut stored] {
+        assert_eq!(client.subscribe("#", 1).await, 1);
+    }
+    drop(stored);
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    let mut publish = async |topic: &str| {
+        publisher.publish(topic, "x", 1, false, 1);
+        publisher.flush().await;
+        publisher.next().await.unwrap()
+    };
+    publish("secret").await;
+    live.message().await;
+
+    std::fs::write(&acl, "topic readwrite open\ntopic write secret\n").unwrap();
+    let config = broker::config::Config::load(&broker::config::Sources {
+        file: None,
+        environment: Vec::new(),
+        flags: settings.map(|(key, value)| ("--set".into(), key.into(), value.into())).to_vec(),
+    });
+    node.shared().auth.reload(&config.unwrap().config).unwrap();
+    publish("secret").await;
+    publish("open").await;
+    let Got::Publish { topic, .. } = live.message().await else { unreachable!() };
+    assert_eq!(topic, "open");
+    let (mut stored, present) = Client::connect(&node, "stored", 300, WIDE).await;
+    assert!(present);
+    let Got::Publish { topic, .. } = stored.message().await else { unreachable!() };
+    assert_eq!(topic, "open", "what was queued before the revocation is not delivered either");
+    assert_eq!(publish("other").await, Got::Ack(0x40, 1, 0x87));
+}
+
+/// §4.8.2: members on both workers take turns, a message goes to one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_subscriptions_deliver_each_message_once_across_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let mut members = Vec::new();
+    for number in 0..4 {
+        let (mut member, _) = Client::connect(&node, &format!("m{number}"), 0, WIDE).await;
+        member.subscribe("$share/g/work", 0).await;
+        members.push(member);
+    }
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    for number in 0..80 {
+        publisher.publish("work", &number.to_string(), 0, false, 0);
+    }
+    publisher.flush().await;
+    let mut seen = BTreeSet::new();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while seen.len() < 80 {
+        assert!(tokio::time::Instant::now() < deadline, "all messages in time");
+        for member in &mut members {
+            if let Ok(Some(got)) = tokio::time::timeout(Duration::from_millis(20), member.next()).await {
+                assert!(seen.insert(payload(&got).to_owned()), "each message once");
+            }
+        }
+    }
+    for member in &mut members {
+        assert!(member.is_quiet().await);
+    }
+}
