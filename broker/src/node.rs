@@ -23,7 +23,7 @@ use gateway::listener::ListenError;
 use session::id::Boot;
 use session::owner::{self, OwnerError};
 use session::time::Tick;
-use storage::boot::Boots;
+use storage::boot::{Boots, Recovered};
 use storage::{StorageError, Store};
 use tokio::task::JoinHandle;
 
@@ -114,6 +114,22 @@ impl Node {
         let (boots, recovered) = Boots::recover(&config.node.data_dir, boot.node_id, &boot.boot_id)?;
         let boots = Arc::new(boots);
         let store = Store::open(store_options(config, &boot), clock.clone()).await?;
+        let node = Self::assemble(config, clock, boot, (boots, recovered), store.clone()).await;
+        if node.is_err()
+            && let Err(error) = store.close().await
+        {
+            tracing::warn!(%error, "the store did not close in order");
+        }
+        node
+    }
+
+    async fn assemble(
+        config: &Config,
+        clock: Arc<NodeClock>,
+        boot: Boot,
+        (boots, recovered): (Arc<Boots>, Recovered),
+        store: Store,
+    ) -> Result<Self, ServeError> {
         let workers = Arc::new(Workers::new(config.node.workers()));
         let owners = Arc::new(Owners::new(owner_options(config, &boot), (*clock).clone(), workers.clone())?);
         let lease = BootLease {

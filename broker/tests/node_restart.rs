@@ -1,5 +1,6 @@
 //! A whole node in this process: real store, real sockets. Two boots on one data directory, crashed and stopped in order; End with a
 //! publish in progress.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! CONNECT, takeover and disconnect (owner spec §7, §8.5 last bullets) on the real registry and the real rows.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
@@ -308,4 +309,43 @@ async fn a_definite_refusal_is_tried_again_from_a_fresh_read() {
     let (_, row, session_present) = bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
     assert!(session_present);
     assert_eq!(row.owner.owner_generation, 2);
+}
+
+/// P3, owner spec §8.5: with an open scope End closes the socket and admits nothing more, but returns only when the scope is done.
+#[tokio::test]
+async fn p3_end_waits_for_admitted_work() {
+    use broker::usecase::EndInput;
+    use broker::usecase::end::{Call, EndCase};
+    use session::lifecycle::{EndReason, WillMode};
+
+    let bench = Bench::new();
+    let input = bench.input("c", 3_600, Some(will(30)));
+    let (entry, row, _) = bench.accept(&input).await.unwrap();
+    let scope = bench.owners.registry().begin(bench.rows.clock.tick(), &entry).unwrap();
+    let claim = bench.disconnects.claim(&row.owner);
+    let ending = tokio::spawn({
+        let (bench, owner) = (bench.clone(), row.owner.clone());
+        async move {
+            let case = EndCase { authority: &*bench, isolation: &bench.isolation, clock: &bench.rows.clock };
+            let cancelled = AtomicBool::new(false);
+            let call = Call { deadline: bench.deadline(), cancelled: &cancelled };
+            let input =
+                EndInput { owner, reason: EndReason::Revoked, will: WillMode::Publish, release: false };
+            case.run(&call, &input, &|| 0).await
+        }
+    });
+    eventually("the socket is closed", || !bench.is_open(input.link)).await;
+    assert!(bench.owners.registry().begin(bench.rows.clock.tick(), &entry).is_err());
+    assert!(!ending.is_finished());
+    assert_eq!(bench.rows.row("c").unwrap(), row, "nothing is recorded while work is admitted");
+    drop(scope);
+    let ended = ending.await.unwrap().unwrap();
+    assert_eq!(ended.state, SessionState::Ended { reason: EndReason::Revoked });
+    if let Some(claim) = claim {
+        claim.replace();
+    }
+    assert_eq!(bench.disconnects.pending(), 0);
+    let (_, next, session_present) = bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
+    assert!(!session_present);
+    assert_eq!(next.owner.session_generation, row.owner.session_generation + 1);
 }
