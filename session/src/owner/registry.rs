@@ -129,7 +129,7 @@ impl Registry {
                 options,
                 stopped: AtomicBool::new(false),
                 boot_until: AtomicU64::new(0),
-                operations: Operations::default(),
+                operations: Operations::new(),
                 table: Locked(Mutex::new(Table::default())),
             }),
         })

@@ -17,8 +17,8 @@ use super::registry::{Claim, CloseOutcome, Options, OwnerError, Quiesce, Snapsho
 use crate::id::Owner;
 use crate::time::Tick;
 
-/// Records of renewed owners that one turn under the lock moves.
-const CORRECTIONS_MAX: usize = 1_024;
+/// Records of renewed owners that one turn under the lock moves: about 100 microseconds.
+const CORRECTIONS_MAX: usize = 128;
 
 /// Invariant: `pending + active + closing` = slots in use = records in `deadlines`.
 #[derive(Default)]

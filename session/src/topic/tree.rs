@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -44,7 +44,7 @@ pub struct Matches<'a, S> {
     pub nodes: usize,
 }
 
-/// One level of filters. The levels `+` and `#` are kept apart from the named ones.
+/// One level of filters, and what lies below it. The levels `+` and `#` are kept apart from the named ones.
 #[derive(Clone)]
 struct Node<S: Subscription> {
     level: Level,
@@ -385,7 +385,9 @@ impl<S: Subscription> Named for Node<S> {
     }
 
     fn hash(name: &[u8]) -> u64 {
-        FixedState::with_seed(0x4d51_5454).hash_one(name)
+        let mut hasher = FixedState::with_seed(0x4d51_5454).build_hasher();
+        hasher.write(name);
+        hasher.finish()
     }
 }
 
