@@ -59,7 +59,9 @@ impl Node {
     pub fn restart(&mut self) {
         assert!(self.child.is_none(), "stop or kill it first");
         let listeners = self.dir.join("listeners.json");
+        let admin_file = self.dir.join("admin.address");
         let _ = std::fs::remove_file(&listeners);
+        let _ = std::fs::remove_file(&admin_file);
         std::fs::create_dir_all(&self.dir).expect("the data directory");
         let log = File::options()
             .create(true)
@@ -84,11 +86,14 @@ impl Node {
             if let Ok(Some(status)) = child.try_wait() {
                 panic!("exactmq ended at start: {status}\n{}", tail(&log));
             }
+            let admin = std::fs::read_to_string(&admin_file).ok()?;
             let text = std::fs::read_to_string(&listeners).ok()?;
-            serde_json::from_str::<serde_json::Value>(&text).ok()
+            serde_json::from_str::<serde_json::Value>(&text).ok().map(|found| (found, admin))
         });
+        let (found, admin) = found;
         self.mqtt = address(&found, "mqtt");
-        self.admin = address(&found, "admin");
+        let admin = admin.trim().trim_start_matches("http://");
+        self.admin = admin.parse().expect("the address of the admin API");
     }
 
     /// kill -9.
@@ -179,10 +184,10 @@ pub fn binary() -> PathBuf {
     found.expect("target/…/exactmq is built: run `cargo build -p broker` first")
 }
 
-/// Address of the listener `name` in `listeners.json`: `{"mqtt": {"tcp": "127.0.0.1:1883"}, "admin": "…"}` and the like.
+/// Address of the listener `name` in `listeners.json`: `[{"name": "mqtt", "protocol": "tcp", "address": "127.0.0.1:1883"}]`.
 fn address(found: &serde_json::Value, name: &str) -> SocketAddr {
-    let value = &found[name];
-    let text = value.as_str().or_else(|| value["address"].as_str()).or_else(|| value["tcp"].as_str());
+    let listener = found.as_array().into_iter().flatten().find(|listener| listener["name"] == name);
+    let text = listener.and_then(|listener| listener["address"].as_str());
     text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no address of {name} in {found}"))
 }
 

@@ -14,7 +14,7 @@ fn mosquitto_clients_exchange_messages() {
     for version in ["mqttv311", "mqttv5"] {
         for qos in ["0", "1", "2"] {
             let topic = format!("a/{version}/{qos}");
-            let mut sub = mosquitto("mosquitto_sub", node.mqtt)
+            let mut sub = mosquitto("stdbuf", node.mqtt)
                 .args(["-V", version, "-q", qos, "-t", "a/#", "-C", "3", "-W", "20", "-d", "-F", "got %t %p"])
                 .stdout(Stdio::piped())
                 .spawn()
@@ -89,6 +89,10 @@ fn paho_speaks_3_1_1_and_5_over_tls_and_websockets() {
 
 fn mosquitto(program: &str, address: SocketAddr) -> Command {
     let mut command = Command::new(program);
+    if program == "stdbuf" {
+        // Line by line, or SUBACK would be seen when everything is over.
+        command.args(["-oL", "mosquitto_sub"]);
+    }
     command.args(["-h", "127.0.0.1", "-p", &address.port().to_string()]);
     command
 }
@@ -124,6 +128,7 @@ impl Certificates {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let mut ca = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+        ca.distinguished_name.push(rcgen::DnType::CommonName, "test authority");
         ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         ca.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
         let ca_key = rcgen::KeyPair::generate().expect("a key");
@@ -132,6 +137,7 @@ impl Certificates {
         let key = rcgen::KeyPair::generate().expect("a key");
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let mut server = rcgen::CertificateParams::new(names).expect("parameters");
+        server.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
         server.use_authority_key_identifier_extension = true;
         let certificate = server.signed_by(&key, &issuer).expect("a certificate");
         let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).expect("written");

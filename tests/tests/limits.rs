@@ -96,7 +96,7 @@ fn the_inbox_quota_holds() {
 /// The connection limit of a listener refuses the next client and serves it when one has gone.
 #[test]
 fn the_connection_limit_is_kept_and_given_back() {
-    let node = Node::start_with(&["limits.connections=3"]);
+    let node = Node::start_with(&["listener.mqtt.max_connections=3"]);
     let mut clients: Vec<Client> =
         (0..3).map(|n| Client::connect(node.mqtt, &Options::v5(&format!("c{n}")))).collect();
     let mut fourth = Client::open(node.mqtt, true);
@@ -118,7 +118,7 @@ fn the_connection_limit_is_kept_and_given_back() {
 /// Subscriptions per session are limited (0x97), and the session works on.
 #[test]
 fn subscriptions_per_session_are_limited() {
-    let node = Node::start_with(&["limits.subscriptions=10"]);
+    let node = Node::start_with(&["limits.subscriptions_max=10"]);
     for options in [Options::v5("t"), Options::v5("d").resume().expiry(60)] {
         let mut client = Client::connect(node.mqtt, &options);
         for number in 0..10 {

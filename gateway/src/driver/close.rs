@@ -110,8 +110,8 @@ impl<S: Service> Connection<S> {
         let mut scratch = Scratch::take();
         let mut filled = 0;
         while filled < scratch.bytes().len() {
-            match transport.poll_read(cx, &mut scratch.bytes()[filled..]) {
-                Poll::Ready(Ok(n)) if n > 0 => filled += n,
+            match transport.read_now(cx, &mut scratch.bytes()[filled..]) {
+                Ok(n) if n > 0 => filled += n,
                 _ => break,
             }
         }

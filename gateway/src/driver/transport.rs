@@ -1,6 +1,6 @@
 //! The bytes of one connection: plain TCP on a fast path, TLS and WebSocket behind the same four calls.
 
-use std::io;
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -32,6 +32,24 @@ impl Transport {
             Self::Tcp(stream) => read_stream(stream, cx, into),
             Self::Tls(stream) => read_stream(&mut **stream, cx, into),
             Self::WebSocket(socket) => socket.poll_read(cx, into),
+        }
+    }
+
+    /// Reads what the kernel has at this moment, whatever the reactor has noticed yet: a DISCONNECT that arrived before a
+    /// takeover's CONNECT must be seen, although its readiness event may still wait (owner spec §7.8).
+    pub(crate) fn read_now(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => (&*SockRef::from(&*stream)).read(into),
+            Self::Tls(stream) => {
+                let (socket, session) = stream.get_mut();
+                session.read_tls(&mut &*SockRef::from(&*socket))?;
+                session.process_new_packets().map_err(io::Error::other)?;
+                session.reader().read(into)
+            }
+            Self::WebSocket(socket) => match socket.poll_read(cx, into) {
+                Poll::Ready(result) => result,
+                Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+            },
         }
     }
 
