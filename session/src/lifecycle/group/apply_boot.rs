@@ -87,13 +87,13 @@ impl Group {
         let held: Vec<_> = self
             .sessions
             .iter()
-            .filter(|(_, slot)| {
+            .filter(|slot| {
                 let owner = &slot.row.owner;
                 slot.row.state == SessionState::Active
                     && owner.node_id == boot.node_id
                     && owner.boot_id == boot.boot_id
             })
-            .map(|(key, _)| key.clone())
+            .map(|slot| slot.row.owner.key.clone())
             .collect();
         for key in held {
             let close = Close {

@@ -12,8 +12,11 @@ impl Group {
     /// # Errors
     /// The first one that does not hold.
     pub fn check(&self) -> Result<(), Violation> {
+        if !self.sessions.is_coherent() {
+            return Err(Violation::Orphan { what: "index of sessions", id: 0 });
+        }
         let mut counted = super::GroupStat::default();
-        for slot in self.sessions.values() {
+        for slot in self.sessions.iter() {
             self.check_slot(slot)?;
             *super::state::count_state(&mut counted, slot.row.state) += 1;
         }
@@ -24,7 +27,7 @@ impl Group {
         counted.messages_resident_bytes = self.messages.resident_bytes;
         invariants::totals(&counted, &self.stat())?;
         let held: u64 = self.boots.values().map(|state| state.sessions).sum();
-        let named = self.sessions.values().filter(|slot| self.knows_boot_of(&slot.row.owner)).count() as u64;
+        let named = self.sessions.iter().filter(|slot| self.knows_boot_of(&slot.row.owner)).count() as u64;
         invariants::equal("rows counted by boot", held, named)
     }
 

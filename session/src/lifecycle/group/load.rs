@@ -79,7 +79,7 @@ impl Group {
     /// # Errors
     /// When rows contradict each other.
     pub fn finish_load(&mut self) -> Result<(), RowError> {
-        let owners: Vec<Owner> = self.sessions.values().map(|slot| slot.row.owner.clone()).collect();
+        let owners: Vec<Owner> = self.sessions.iter().map(|slot| slot.row.owner.clone()).collect();
         for owner in owners {
             self.count_boot(&owner, 1);
         }
@@ -165,7 +165,7 @@ impl Group {
         }
         let mut slot = Slot::new(row, stored.ever_durable, stored.keep_until);
         slot.stored = true;
-        self.sessions.insert(slot.row.owner.key.clone(), Box::new(slot));
+        self.sessions.insert(slot);
         Ok(())
     }
 

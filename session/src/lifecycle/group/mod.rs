@@ -14,8 +14,9 @@ use thiserror::Error;
 use self::deadlines::Deadlines;
 use self::messages::Messages;
 use self::rows::RowId;
+use self::sessions::Sessions;
 use self::stamps::Stamps;
-use self::state::{Lifetime, Slot};
+use self::state::Lifetime;
 use super::command::{Batch, Command, WillKey};
 use super::reply::{Conflict, Reply};
 use super::row::{BootRow, InboxStat, SessionRow, WillRow, WillStage};
@@ -38,6 +39,7 @@ mod messages;
 mod read;
 mod retained;
 mod rows;
+mod sessions;
 mod stamps;
 mod state;
 mod will;
@@ -62,7 +64,7 @@ pub struct Group {
     /// Highest revision of any removed row: a new row starts above it, so that Will keys and digests never repeat.
     revision_floor: u64,
     boots: BTreeMap<Boot, BootState>,
-    sessions: BTreeMap<Key, Box<Slot>>,
+    sessions: Sessions,
     wills: BTreeMap<WillKey, WillSlot>,
     lifetimes: HashMap<u64, Lifetime, FixedState>,
     messages: Messages,
@@ -206,7 +208,7 @@ impl Group {
             next_lifetime: 1,
             revision_floor: 0,
             boots: BTreeMap::new(),
-            sessions: BTreeMap::new(),
+            sessions: Sessions::new(),
             wills: BTreeMap::new(),
             lifetimes: HashMap::with_hasher(FixedState::default()),
             messages: Messages::new(),

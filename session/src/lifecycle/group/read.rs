@@ -54,9 +54,7 @@ impl Group {
 
     /// Sessions in key order, from the first key after `after`.
     pub fn sessions_after(&self, after: Option<&Key>) -> impl Iterator<Item = &SessionRow> {
-        use std::ops::Bound;
-        let from = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
-        self.sessions.range((from, Bound::Unbounded)).map(|(_, slot)| &slot.row)
+        self.sessions.after(after).map(|slot| &slot.row)
     }
 
     /// Stored subscriptions of a lifetime, in the order of their filters; none of an ended one.

@@ -150,7 +150,7 @@ impl Group {
                 slot.row = next;
             }
             None => {
-                self.sessions.insert(key.clone(), Box::new(Slot::new(next, durable, None)));
+                self.sessions.insert(Slot::new(next, durable, None));
             }
         }
         let life = self.lifetimes.entry(lifetime).or_insert_with(|| Lifetime {
