@@ -106,6 +106,16 @@ impl Failure {
         Self { first: watch::Sender::new(None) }
     }
 
+    /// Returns once there is one.
+    pub(crate) async fn wait(&self) -> Arc<StorageError> {
+        let mut first = self.first.subscribe();
+        match first.wait_for(Option::is_some).await.map(|first| first.clone()) {
+            Ok(Some(error)) => error,
+            // The sender lives as long as `self`.
+            _ => std::future::pending().await,
+        }
+    }
+
     pub(crate) fn set(&self, error: &StorageError) {
         let error = Arc::new(StorageError::Poisoned(error.to_string()));
         self.first.send_if_modified(|first| {
@@ -260,12 +270,7 @@ impl Store {
 
     /// Returns when the store failed for good: the node has to stop. Never returns otherwise.
     pub async fn failed(&self) -> Arc<StorageError> {
-        let mut first = self.inner.failure.first.subscribe();
-        match first.wait_for(Option::is_some).await.map(|first| first.clone()) {
-            Ok(Some(error)) => error,
-            // The sender lives as long as this store.
-            _ => std::future::pending().await,
-        }
+        self.inner.failure.wait().await
     }
 
     /// Makes all applied state durable in the engine and purges the log up to there. Happens by itself; a backup asks for it.

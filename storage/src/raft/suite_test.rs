@@ -15,7 +15,7 @@ use super::machine::StateMachine;
 use super::*;
 use crate::engine;
 use crate::store::{EngineKind, Failure};
-use crate::wal::{OsDisk, Wal, WalOptions};
+use crate::wal::{Disk, OsDisk, SimDisk, Wal, WalOptions};
 
 #[derive(Debug)]
 struct ZeroClock;
@@ -39,7 +39,10 @@ impl StoreBuilder<Types, LogStore, StateMachine, TempDir> for Builder {
 }
 
 fn build(dir: &std::path::Path, kind: EngineKind) -> (LogStore, StateMachine) {
-    let disk = Arc::new(OsDisk::new(dir.join("wal")).unwrap());
+    build_on(Arc::new(OsDisk::new(dir.join("wal")).unwrap()), dir, kind)
+}
+
+fn build_on(disk: Arc<dyn Disk>, dir: &std::path::Path, kind: EngineKind) -> (LogStore, StateMachine) {
     let options = WalOptions { segment_bytes: 64 << 10, directory: [0; 16] };
     let (wal, mut found) = Wal::open(disk, options).unwrap();
     let meter = Arc::new(Meter::new(1 << 30));
@@ -170,4 +173,36 @@ async fn waiters_are_answered_once() {
     proposed.applied(vec![Reply::Released { known: true }]);
     proposed.lost(&Arc::new(StorageError::Unavailable("late".to_owned())));
     assert_eq!(receiver.try_recv().unwrap().unwrap(), Reply::Released { known: true });
+}
+
+/// DESIGN §5: a failed fsync poisons the store. What was proposed is of unknown fate, later proposals are refused, the node is told to
+/// stop, and after the restart everything acknowledged is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_fsync_refuses_everything_and_reports() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SimDisk::default();
+    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let failure = Arc::new(Failure::new());
+    let call = async |group: &RaftGroup, command: Command| {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        group.intake.submit(vec![crate::Proposal { command, done: crate::Done::Once(sender) }]);
+        receiver.await.unwrap()
+    };
+    let retain = |topic: &str| Command::Retain { message: Message::new(topic, &[], topic.as_bytes()) };
+    {
+        let (log, machine) = build_on(Arc::new(disk.clone()), dir.path(), EngineKind::Memory);
+        let group = RaftGroup::start(log, machine.0, &boot, Arc::new(ZeroClock)).await.unwrap();
+        group.watch(Arc::clone(&failure));
+        call(&group, Command::BootStart { lease_until: Millis(9) }).await.unwrap();
+        call(&group, retain("kept")).await.unwrap();
+        disk.fail_sync_after(0);
+        assert!(call(&group, retain("unknown")).await.is_err());
+        assert!(call(&group, retain("refused")).await.is_err());
+        let error = failure.wait().await;
+        assert!(matches!(*error, StorageError::Poisoned(_)), "{error}");
+    }
+    let disk = disk.after_cut(|| false);
+    let (log, machine) = build_on(Arc::new(disk), dir.path(), EngineKind::Memory);
+    let group = RaftGroup::start(log, machine.0, &boot, Arc::new(ZeroClock)).await.unwrap();
+    assert_eq!(retained(&StateMachine(Arc::clone(&group.machine))), ["kept"]);
 }

@@ -26,6 +26,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 pub(crate) use disk::{Disk, DiskFile, OsDisk, sync_dir};
 pub(crate) use record::{Kind, Record};
 pub(crate) use recovery::Location;
+#[cfg(test)]
+pub(crate) use sim_disk::SimDisk;
 
 use crate::StorageError;
 use record::{RECORD_HEADER_BYTES, decode, segment_name};
