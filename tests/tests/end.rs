@@ -39,6 +39,7 @@ fn nothing_happens_for_an_ended_session_after_end_returned() {
     assert_eq!(watcher.subscribe("from/#", 1), 1);
     for round in 0..10 {
         let address = node.mqtt;
+        let (started, publishing) = std::sync::mpsc::channel();
         let publisher = std::thread::spawn(move || {
             let mut client = Client::connect(address, &durable("x"));
             let mut sent = 0_u32;
@@ -50,10 +51,12 @@ fn nothing_happens_for_an_ended_session_after_end_returned() {
                 if !matches!(client.poll(PATIENCE), Ok(Some(ack)) if ack.kind() == 4) {
                     return;
                 }
+                let _ = started.send(());
             }
         });
         let reader = spawn_reader(watcher);
-        std::thread::sleep(Duration::from_millis(60));
+        publishing.recv_timeout(PATIENCE).expect("the first acknowledgement");
+        std::thread::sleep(Duration::from_millis(u64::from(rand::random::<u8>() % 64)));
         assert_eq!(end(&node, "x", &["--reason", "revoked"]), 0, "round {round}");
         publisher.join().expect("no panic");
         let mut marker = Client::connect(node.mqtt, &Options::v5("marker"));
