@@ -262,3 +262,94 @@ async fn shared_subscriptions_deliver_each_message_once_across_workers() {
         assert!(member.is_quiet().await);
     }
 }
+
+/// Makes these the rules of the running node.
+fn reload_acl(node: &broker::node::Node, acl: &std::path::Path, rules: &str) {
+    std::fs::write(acl, rules).unwrap();
+    let settings = [("acl.file", acl.to_str().unwrap()), ("auth.anonymous", "true")];
+    let config = broker::config::Config::load(&broker::config::Sources {
+        file: None,
+        environment: Vec::new(),
+        flags: settings.map(|(key, value)| ("--set".into(), key.into(), value.into())).to_vec(),
+    });
+    node.shared().auth.reload(&config.unwrap().config).unwrap();
+}
+
+/// [MQTT-4.3.3-8]: a resumed exchange that is refused frees its id, and the next message under it is no duplicate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mqtt_4_3_3_8_a_refused_resumed_exchange_frees_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let (acl, data) = (dir.path().join("acl"), dir.path().join("data"));
+    std::fs::write(&acl, "topic readwrite #\n").unwrap();
+    std::fs::create_dir(&data).unwrap();
+    let node = start(&data, &[("acl.file", acl.to_str().unwrap()), ("auth.anonymous", "true")]).await;
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, WIDE).await;
+    subscriber.subscribe("q", 1).await;
+    let (mut publisher, _) = Client::connect(&node, "p", 300, WIDE).await;
+    publisher.publish("q", "first", 2, false, 7);
+    publisher.flush().await;
+    assert_eq!(publisher.next().await, Some(Got::Ack(0x50, 7, 0)));
+    drop(publisher);
+
+    reload_acl(&node, &acl, "topic read #\n");
+    let (mut publisher, _) = Client::connect(&node, "p", 300, WIDE).await;
+    publisher.publish("q", "first", 2, false, 7);
+    publisher.flush().await;
+    assert_eq!(publisher.next().await, Some(Got::Ack(0x50, 7, 0x87)));
+    reload_acl(&node, &acl, "topic readwrite #\n");
+    publisher.publish("q", "second", 2, false, 7);
+    publisher.flush().await;
+    assert_eq!(publisher.next().await, Some(Got::Ack(0x50, 7, 0)));
+    assert_eq!(payload(&subscriber.message().await), "first");
+    assert_eq!(payload(&subscriber.message().await), "second");
+}
+
+/// [MQTT-4.4.0-1]: an exchange of QoS 2 that the client may have begun is finished, also when it may not read the topic any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mqtt_4_4_0_1_a_revoked_rule_does_not_break_off_an_exchange() {
+    let dir = tempfile::tempdir().unwrap();
+    let (acl, data) = (dir.path().join("acl"), dir.path().join("data"));
+    std::fs::write(&acl, "topic readwrite #\n").unwrap();
+    std::fs::create_dir(&data).unwrap();
+    let node = start(&data, &[("acl.file", acl.to_str().unwrap()), ("auth.anonymous", "true")]).await;
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, 1).await;
+    subscriber.subscribe("q", 2).await;
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    for packet_id in [1, 2] {
+        publisher.publish("q", &packet_id.to_string(), 2, false, packet_id);
+        publisher.flush().await;
+        assert_eq!(publisher.next().await, Some(Got::Ack(0x50, packet_id, 0)));
+    }
+    let Got::Publish { packet_id: begun, .. } = subscriber.message().await else { unreachable!() };
+    drop(subscriber);
+
+    reload_acl(&node, &acl, "topic write #\n");
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, 1).await;
+    let Got::Publish { packet_id, dup, .. } = subscriber.message().await else { unreachable!() };
+    assert_eq!((packet_id, dup), (begun, true));
+    subscriber.ack(0x50, packet_id);
+    subscriber.flush().await;
+    assert_eq!(subscriber.next().await, Some(Got::Ack(0x62, packet_id, 0)));
+    subscriber.ack(0x70, packet_id);
+    subscriber.flush().await;
+    assert!(subscriber.is_quiet().await, "what was not begun is not delivered");
+}
+
+/// P9: a message larger than the outbox does not block the inbox behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_a_message_larger_than_the_outbox_reaches_a_durable_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[("session.outbox_bytes_max", "65536")]).await;
+    let (mut subscriber, _) = Client::connect(&node, "s", 300, WIDE).await;
+    subscriber.subscribe("a", 1).await;
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    let large = "x".repeat(200_000);
+    publisher.publish("a", &large, 1, true, 1);
+    publisher.publish("a", "small", 1, false, 2);
+    publisher.flush().await;
+    assert_eq!(payload(&subscriber.message().await), large);
+    assert_eq!(payload(&subscriber.message().await), "small");
+    let (mut later, _) = Client::connect(&node, "later", 0, WIDE).await;
+    later.subscribe("#", 0).await;
+    assert_eq!(payload(&later.message().await), large);
+}

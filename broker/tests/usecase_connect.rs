@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use broker::usecase::ConnectError;
 use gateway::codec::ReasonCode;
 use session::id::Owner;
-use session::lifecycle::{Command, Connect, SessionState, WillStage};
+use session::lifecycle::{Append, Command, Connect, SessionState, Target, WillStage};
+use session::message::{Message, QoS};
 
 use support::bench::{Bench, CommitFault, eventually};
 use support::rows::{LEASE_MS, will};
@@ -348,4 +349,35 @@ async fn p3_end_waits_for_admitted_work() {
     let (_, next, session_present) = bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
     assert!(!session_present);
     assert_eq!(next.owner.session_generation, row.owner.session_generation + 1);
+}
+
+/// [MQTT-3.3.1-1]: a takeover after the boot lease ran out keeps what the old connection told about its inbox, and takes everything for
+/// written when it told nothing.
+#[tokio::test]
+async fn mqtt_3_3_1_1_a_lapsed_lease_does_not_lose_what_was_written() {
+    for (is_told, expected) in [(true, vec![true, false]), (false, vec![true, true])] {
+        let bench = Bench::new();
+        let first = bench.input("c", 3_600, None);
+        let (_, row, _) = bench.accept(&first).await.unwrap();
+        for _ in 0..2 {
+            let target = Target {
+                lifetime: row.lifetime,
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                identifiers: [].into_iter().collect(),
+            };
+            let message = Message::new("a", &[], b"x");
+            let append = Append { message, stamp: None, targets: vec![target] };
+            bench.rows.apply(Command::Append(Box::new(append)));
+        }
+        bench.sockets.sent_through.store(1, Ordering::SeqCst);
+        let claim = (!is_told).then(|| bench.disconnects.claim(&row.owner).unwrap());
+        bench.rows.time.advance_ms(LEASE_MS + 1);
+        let until = bench.rows.clock.tick().plus_ms(LEASE_MS);
+        bench.owners.renew_boot(2, until, bench.rows.clock.millis().plus_ms(LEASE_MS)).unwrap();
+        let (_, after, session_present) = bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
+        assert!(session_present);
+        assert_eq!(bench.rows.maybe_sent(after.lifetime), expected, "told: {is_told}");
+        drop(claim);
+    }
 }

@@ -201,12 +201,19 @@ impl Router {
         self.len() == 0
     }
 
-    /// Who gets `message`, for a caller that is no worker.
+    /// Who gets `message`, for a caller that is no worker; `stamp`: see [`Outgoing::stamp`].
     #[must_use]
-    pub fn route(&self, message: &Message, publisher: PartyId, queue_qos0_offline: bool) -> Route {
+    pub fn route(
+        &self,
+        message: &Message,
+        publisher: PartyId,
+        queue_qos0_offline: bool,
+        stamp: Option<u64>,
+    ) -> Route {
         let snapshot = self.current.load();
         let plan = Plan::resolve(&snapshot.tree, message.topic(), None, &self.readers());
-        let outgoing = Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline };
+        let outgoing =
+            Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline, stamp };
         let mut route = Route::default();
         route.matched = select(&plan, &outgoing, &mut route);
         route

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gateway::link::LinkId;
 use session::id::Key;
-use session::lifecycle::SubscriptionOptions;
+use session::lifecycle::{Stamp, SubscriptionOptions};
 use session::message::{Message, QoS};
 use session::topic::TopicFilter;
 use storage::GroupId;
@@ -73,8 +73,13 @@ fn deliver(router: &Router, message: &Message, publisher: PartyId) -> (Deliverie
     let mut cache = PlanCache::new(Some(0));
     let mut reader = router.reader();
     let plan = cache.plan(reader.load(), &router.readers(), message.topic());
-    let outgoing =
-        Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline: false };
+    let outgoing = Outgoing {
+        qos: message.qos,
+        retain: message.retain,
+        publisher,
+        queue_qos0_offline: false,
+        stamp: None,
+    };
     let mut deliveries = Deliveries::default();
     let matched = select(&plan, &outgoing, &mut deliveries);
     deliveries.live.sort();
@@ -206,6 +211,46 @@ fn a_share_group_prefers_connected_members_to_offline_inboxes() {
     assert_eq!(deliveries.durable, [(4, QoS::AtLeastOnce, false, vec![])]);
 }
 
+/// [MQTT-4.3.3-10]: a message whose routing is repeated meets the same inbox, whoever connected or left in between.
+#[test]
+fn mqtt_4_3_3_10_a_repeated_message_meets_the_same_member_of_a_share_group() {
+    let router = router();
+    let shared = [(filter("$share/g/a"), options(QoS::ExactlyOnce))];
+    let members: Vec<_> = (0..4)
+        .map(|at| router.open(&key(&format!("d{at}")), None, Some((GroupId(at), u64::from(at) + 1))))
+        .collect();
+    members.iter().for_each(|member| {
+        router.subscribe(member, &shared);
+    });
+    let message = message("a", QoS::ExactlyOnce, false);
+    let picks = || -> Vec<u64> {
+        (1..=200)
+            .map(|sequence| {
+                let stamp = Stamp::Publisher { key: key("p"), lifetime: 9, packet_id: 7, sequence };
+                let route = router.route(&message, PartyId(0), false, Some(stamp_hash(&stamp)));
+                assert!(route.live.is_empty());
+                let [(_, targets)] = &route.durable[..] else { panic!("one member, not {route:?}") };
+                targets[0].lifetime
+            })
+            .collect()
+    };
+    let first = picks();
+    for lifetime in 1..=4 {
+        assert!(first.iter().filter(|pick| **pick == lifetime).count() > 10, "everybody has a share");
+    }
+    router.attach(&members[2], link(0, 3));
+    let connected = transient(&router, 9);
+    router.subscribe(&connected, &shared);
+    assert_eq!(picks(), first);
+    router.forget(&members[3]);
+    for (before, after) in first.iter().zip(picks()) {
+        assert!(*before == 4 || after == *before, "only messages of the member that left move");
+    }
+    (0..3).for_each(|at| router.forget(&members[at]));
+    let route = router.route(&message, PartyId(0), false, Some(5));
+    assert_eq!((route.live.len(), route.durable.len()), (1, 0), "without an inbox: who is connected");
+}
+
 /// [MQTT-3.1.2-4] and the option for QoS 0: inboxes take QoS 1 and 2 always, QoS 0 goes past them to the connection.
 #[test]
 fn a_durable_session_gets_qos_0_live_and_the_rest_through_its_inbox() {
@@ -214,7 +259,7 @@ fn a_durable_session_gets_qos_0_live_and_the_rest_through_its_inbox() {
     router.subscribe(&durable, &[(filter("a"), options(QoS::ExactlyOnce))]);
     let (offline, matched) = deliver(&router, &message("a", QoS::AtMostOnce, false), PartyId(0));
     assert!(matched && offline.live.is_empty() && offline.durable.is_empty());
-    let kept = router.route(&message("a", QoS::AtMostOnce, false), PartyId(0), true);
+    let kept = router.route(&message("a", QoS::AtMostOnce, false), PartyId(0), true, None);
     assert_eq!(kept.durable.len(), 1);
 
     router.attach(&durable, link(3, 8));

@@ -1,9 +1,11 @@
 //! From a plan to deliveries of one message: QoS, RETAIN, No Local, offline sessions, one member a share group.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use gateway::link::LinkId;
-use session::lifecycle::Target;
+use session::lifecycle::{Stamp, Target};
 use session::message::QoS;
 use smallvec::SmallVec;
 use storage::GroupId;
@@ -22,6 +24,23 @@ pub struct Outgoing {
     pub publisher: PartyId,
     /// Whether a QoS 0 message for an offline durable session is kept.
     pub queue_qos0_offline: bool,
+    /// Identity of a message whose routing may be repeated: its share groups pick by it ([`stamp_hash`]).
+    pub stamp: Option<u64>,
+}
+
+/// What [`Outgoing::stamp`] is for a stamp.
+#[must_use]
+pub fn stamp_hash(stamp: &Stamp) -> u64 {
+    let hash = FixedState::default();
+    match stamp {
+        Stamp::Publisher { lifetime, packet_id, sequence, .. } => {
+            hash.hash_one((lifetime, packet_id, sequence))
+        }
+        Stamp::Will(will) => {
+            let key = (&*will.key.namespace, &*will.key.client_id);
+            hash.hash_one((key, will.session_generation, will.will_generation))
+        }
+    }
 }
 
 /// Takes the deliveries of one message.
@@ -55,7 +74,11 @@ pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
         one(&destination.subscriber, grant, message, sink);
     }
     for group in &plan.shares {
-        let Some(member) = group.pick() else { continue };
+        let picked = match message.stamp {
+            Some(stamp) => group.pick_stamped(stamp),
+            None => group.pick(),
+        };
+        let Some(member) = picked else { continue };
         matched = true;
         one(&member.subscriber, &Grant::of(&member.options), message, sink);
     }

@@ -1,9 +1,12 @@
 //! What stands in the subscription index under one filter: a subscriber with its options, or a share group.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use foldhash::fast::FixedState;
 use session::lifecycle::SubscriptionOptions;
+use session::message::QoS;
 use session::topic::Subscription;
 
 use super::readers::Readers;
@@ -75,6 +78,22 @@ impl ShareGroup {
             }
         }
         best.map(|(member, _)| member).or(offline)
+    }
+
+    /// The member that takes a message whose routing may be repeated after a loss: the same one for the same `stamp`, whoever is
+    /// connected, so that the repetition meets the inbox that may have the message already ([MQTT-4.3.3-10]). Only inboxes
+    /// de-duplicate: without a member that has one for it, as [`Self::pick`].
+    #[must_use]
+    pub fn pick_stamped(&self, stamp: u64) -> Option<&Member> {
+        let choice = FixedState::with_seed(stamp);
+        // The highest hash wins: a member that comes or goes moves only its own messages.
+        self.members
+            .iter()
+            .filter(|member| member.options.qos > QoS::AtMostOnce)
+            .filter_map(|member| Some((member, member.subscriber.inbox?)))
+            .max_by_key(|(_, (group, lifetime))| choice.hash_one((group.0, *lifetime)))
+            .map(|(member, _)| member)
+            .or_else(|| self.pick())
     }
 
     /// The group of those members that may read `topic`; `None`: nobody may.

@@ -196,11 +196,14 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         }
         self.isolation.quiesce(&row.owner, input.deadline).await.map_err(refusal)?;
         let mut sent = None;
+        // Without the report of the old connection everything may have been written.
+        let mut sent_through = u64::MAX;
         if let Some(held) = claim.take() {
             if let Some(end) = held.held() {
                 // CONNECT replaces this end in one step; the inbox only has to know what the old connection wrote.
                 let session =
                     SessionRef { lifetime: row.lifetime, owner_generation: row.owner.owner_generation };
+                sent_through = end.sent_through;
                 sent = row.durable.then_some(Command::Sent { session, through: end.sent_through });
                 claim = Some(held);
             } else {
@@ -219,10 +222,12 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
                 kind: DisconnectKind::WithWill,
                 observed_at: until,
                 expiry_sec: None,
-                sent_through: 0,
+                sent_through,
             };
             let command = Command::Disconnect(Box::new(disconnect));
             self.authority.commit(&input.key, None, command).await.map_err(|_| ConnectError::Unavailable)?;
+            // It told what was written, and its owner is fenced now.
+            sent = None;
             read = self.read(input).await?;
             if read.row.as_ref().is_some_and(|third| third.owner != row.owner) {
                 return Err(ConnectError::Conflict);

@@ -149,6 +149,11 @@ impl Worker {
     }
 
     pub(super) fn inbox_pushed(&self, session: &mut Session, pushed: Pushed) {
+        // A Will is appended beside its retained value: the inbox may know of it first. With the flag kept it cannot be told
+        // from a message of the feed itself.
+        if session.feed.is_some() && pushed.message.retain && !pushed.retain {
+            self.supersede(session.post.link.id(), pushed.message.topic());
+        }
         if let Some(durable) = &mut session.durable {
             durable.inbox.pushed(pushed);
         }
@@ -229,8 +234,10 @@ impl Worker {
         let counted = u16::from(delivery.qos != QoS::AtMostOnce);
         // What may be at the client already must be finished, however old it is.
         let expired = !delivery.dup && is_expired(&delivery.message, self.now_ms.get());
-        if expired || !may_read {
-            let why = if may_read { DropReason::Expired } else { DropReason::NotAuthorized };
+        // The same goes for a revoked permission: the receiver may hold the id of an exchange that is to happen once.
+        let forbidden = !may_read && !(delivery.dup && delivery.qos == QoS::ExactlyOnce);
+        if expired || forbidden {
+            let why = if forbidden { DropReason::NotAuthorized } else { DropReason::Expired };
             self.stats.dropped(why, 1);
             inbox.handed = inbox.handed.saturating_sub(counted);
             return self.settle_unsent(session, offset);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use gateway::codec::{AckType, Publish, ReasonCode, forwarded_properties};
+use gateway::codec::{AckType, Publish, ReasonCode, Version, forwarded_properties};
 use gateway::connection::Output;
 use gateway::service::Disconnecting;
 use session::lifecycle::{Append, Command, Stamp};
@@ -19,7 +19,7 @@ use super::commit::Op;
 use super::fanout::{Fanout, Parts};
 use super::publishes::Item;
 use crate::metrics::DropReason;
-use crate::route::{Outgoing, PartyId, select, select_local};
+use crate::route::{Outgoing, PartyId, select, select_local, stamp_hash};
 
 impl Worker {
     /// # Errors
@@ -32,12 +32,14 @@ impl Worker {
     ) -> Result<(), Disconnecting> {
         self.stats.received(publish.qos, publish.payload.len());
         let exceeded = |_| Disconnecting { reason: ReasonCode::ReceiveMaximumExceeded, text: None };
+        let mut resumed = false;
         match publish.qos {
             QoS::AtMostOnce => {}
             QoS::AtLeastOnce => session.inbound.publish_qos1().map_err(exceeded)?,
             QoS::ExactlyOnce => {
                 let received = session.inbound.publish_qos2(publish.packet_id).map_err(exceeded)?;
-                if received == Received::Duplicate && !take_resumed(session, publish.packet_id) {
+                resumed = received == Received::Duplicate && take_resumed(session, publish.packet_id);
+                if received == Received::Duplicate && !resumed {
                     // [MQTT-4.3.3-10]: acknowledged again, not routed again.
                     self.answer(session, publish, ReasonCode::Success, out);
                     return Ok(());
@@ -45,7 +47,11 @@ impl Worker {
             }
         }
         if let Some(refusal) = self.refusal(session, publish) {
-            self.answer(session, publish, refusal, out);
+            if resumed && out.version() == Version::V5 {
+                self.refuse_resumed(session, publish.packet_id, refusal, out);
+            } else {
+                self.answer(session, publish, refusal, out);
+            }
             return Ok(());
         }
         let stored_first = publish.retain || (publish.qos == QoS::ExactlyOnce && session.durable.is_some());
@@ -125,6 +131,20 @@ impl Worker {
         }
     }
 
+    /// A refusing PUBREC frees the id for the client ([MQTT-4.3.3-8]): the store forgets first that an earlier connection received
+    /// it, or the next message under it would pass for a duplicate.
+    fn refuse_resumed(&self, session: &mut Session, packet_id: u16, reason: ReasonCode, out: &mut Output) {
+        let number = session.publishes.next_number();
+        let mut item = Item::answer(packet_id, QoS::ExactlyOnce, reason);
+        let durable = session.durable.as_ref().map(|durable| (durable.group, durable.session));
+        if let Some((group, owner)) = durable {
+            let command = Command::Release { session: owner, packet_id };
+            item.waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
+        }
+        session.publishes.push(item);
+        self.advance_publishes(session, Some(out));
+    }
+
     /// Proposes what must be stored before the routing, and takes the publish into the queue.
     fn enqueue(&self, session: &mut Session, publish: &Publish<'_>) {
         let message = Arc::new(self.message(publish));
@@ -158,7 +178,11 @@ impl Worker {
         if repeated {
             fanout.only_inboxes();
         }
-        let matched = select(&plan, &outgoing(self, message.qos, message.retain, publisher), &mut fanout);
+        let outgoing = Outgoing {
+            stamp: stamp.as_ref().map(stamp_hash),
+            ..outgoing(self, message.qos, message.retain, publisher)
+        };
+        let matched = select(&plan, &outgoing, &mut fanout);
         fanout.send_parcels(publisher);
         let mut appends = 0;
         for (group, targets) in fanout.take_durable() {
@@ -196,7 +220,8 @@ impl Worker {
 }
 
 fn outgoing(worker: &Worker, qos: QoS, retain: bool, publisher: PartyId) -> Outgoing {
-    Outgoing { qos, retain, publisher, queue_qos0_offline: worker.options.queue_qos0_offline }
+    let queue_qos0_offline = worker.options.queue_qos0_offline;
+    Outgoing { qos, retain, publisher, queue_qos0_offline, stamp: None }
 }
 
 fn outcome(matched: bool) -> ReasonCode {
@@ -228,7 +253,7 @@ fn acknowledge(session: &mut Session, packet_id: u16, qos: QoS, reason: ReasonCo
         QoS::ExactlyOnce => {
             out.ack(AckType::PubRec, packet_id, reason);
             // A 3.1.1 client does not see the refusal and goes on with PUBREL.
-            if reason.is_error() && out.version() == gateway::codec::Version::V5 {
+            if reason.is_error() && out.version() == Version::V5 {
                 session.inbound.refused(packet_id);
             }
         }

@@ -19,6 +19,8 @@ pub(super) struct Publishes {
     first: u64,
     /// Items from the front on that are routed.
     routed: usize,
+    /// Bytes of the messages that are not routed.
+    unrouted_bytes: usize,
 }
 
 /// One publish.
@@ -67,12 +69,18 @@ impl Publishes {
         self.routed < self.queue.len()
     }
 
+    /// Whether more may be read from the client: QoS 0 has no window, so what waits here is bounded by its size.
+    pub(super) fn has_room(&self) -> bool {
+        self.unrouted_bytes + self.queue.len() * size_of::<Item>() < WAITING_BYTES_MAX
+    }
+
     /// The number that the next item gets.
     pub(super) fn next_number(&self) -> u64 {
         self.first + self.queue.len() as u64
     }
 
     pub(super) fn push(&mut self, item: Item) {
+        self.unrouted_bytes += item.work.as_ref().map_or(0, |work| work.message.len());
         self.queue.push_back(item);
     }
 
@@ -87,6 +95,7 @@ impl Publishes {
     pub(super) fn take_routable(&mut self) -> Option<(u64, Option<Box<Work>>)> {
         let item = self.queue.get_mut(self.routed).filter(|item| item.waits == 0)?;
         let work = item.work.take();
+        self.unrouted_bytes -= work.as_ref().map_or(0, |work| work.message.len());
         let number = self.first + self.routed as u64;
         self.routed += 1;
         Some((number, work))
@@ -151,6 +160,8 @@ impl Publishes {
 
 /// A queue that has grown past this is given back when it runs empty.
 const KEPT_MAX: usize = 64;
+/// Bytes that wait for one connection; beyond it nothing more is read. What one read brought may come on top.
+const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -197,6 +208,40 @@ mod tests {
         assert!(publishes.take_routable().is_some());
         assert!(publishes.take_routable().is_none());
         assert_eq!(finished(&mut publishes), [0, 7]);
+    }
+
+    /// P9: QoS 0 behind a publish that waits for a commit stops the reading, and the commit lets it go on.
+    #[test]
+    fn p9_what_waits_for_its_routing_is_bounded() {
+        let mut publishes = Publishes::default();
+        publishes.push(Item::work(1, message(QoS::AtLeastOnce), 1));
+        let large = Arc::new(Message::new("a", &[], &vec![0; WAITING_BYTES_MAX / 4]));
+        let pushed = (0..100).take_while(|_| {
+            let room = publishes.has_room();
+            if room {
+                publishes.push(Item::work(0, Arc::clone(&large), 0));
+            }
+            room
+        });
+        assert_eq!(pushed.count(), 4);
+        publishes.prepared(0);
+        while publishes.take_routable().is_some() {}
+        assert!(publishes.has_room());
+        assert_eq!(finished(&mut publishes).len(), 5);
+        assert_eq!(publishes.unrouted_bytes, 0);
+    }
+
+    /// P9: messages without payload and repeated answers are bounded too.
+    #[test]
+    fn p9_small_publishes_are_bounded_by_their_number() {
+        let mut publishes = Publishes::default();
+        publishes.push(Item::work(1, message(QoS::AtLeastOnce), 1));
+        let mut count = 0;
+        while publishes.has_room() {
+            publishes.push(Item::answer(2, QoS::ExactlyOnce, ReasonCode::Success));
+            count += 1;
+        }
+        assert!(count <= WAITING_BYTES_MAX / size_of::<Item>());
     }
 
     /// DESIGN §2 step 5: the stamp of the appends comes with the received id.

@@ -191,6 +191,9 @@ impl Worker {
         {
             return true;
         }
+        if session.durable.is_some() && !self.is_current(session, message) {
+            return true;
+        }
         let Some(wanted) = session.feed.as_ref().and_then(|feed| feed.wanted.front()) else { return true };
         let qos = message.qos.min(wanted.qos);
         let mut identifiers = SmallVec::new();
@@ -227,6 +230,24 @@ impl Worker {
                 pushed
             }
         }
+    }
+
+    /// Whether what a lookup found is still the value of its topic. A newer one is routed after it was stored, so it reaches the
+    /// inbox by itself, and the old one must not follow it there (P7).
+    fn is_current(&self, session: &mut Session, found: &Arc<Message>) -> bool {
+        if found.topic().starts_with("$SYS") {
+            return true;
+        }
+        let mut current = false;
+        let looked_up = self.shared.store.retained(found.topic(), &mut |message| {
+            current = Arc::ptr_eq(&message, found) || message == *found;
+            false
+        });
+        if let Err(error) = looked_up {
+            tracing::error!(%error, "a retained message cannot be read");
+            session.failed = true;
+        }
+        current
     }
 
     /// A retained value was delivered as it was published: an older one that a lookup found must not follow it (P7).

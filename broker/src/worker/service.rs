@@ -20,7 +20,11 @@ use crate::route::{Outgoing, Shape, select_local};
 use crate::usecase::DisconnectInput;
 
 /// Unread completions are bounded by the scopes that produced them; new work is bounded by these.
-const FENCED: Disconnecting = Disconnecting { reason: ReasonCode::ServerUnavailable, text: None };
+const FENCED: Disconnecting = Disconnecting { reason: ReasonCode::ServerBusy, text: None };
+
+/// A command was refused or has no answer. DISCONNECT has no "Server unavailable" (§3.14.2.1).
+const STORE_LOST: Disconnecting =
+    Disconnecting { reason: ReasonCode::ImplementationSpecificError, text: None };
 
 impl Service for Worker {
     type Session = Session;
@@ -61,7 +65,7 @@ impl Service for Worker {
     }
 
     fn may_read(&self, session: &Session) -> bool {
-        session.scopes.open() < self.options.operations_max
+        session.scopes.open() < self.options.operations_max && session.publishes.has_room()
     }
 
     fn turn_begin(&self, session: &mut Session) -> Result<(), Disconnecting> {
@@ -115,7 +119,7 @@ impl Service for Worker {
         self.settle(session, out);
         if session.failed {
             self.end_turn(session);
-            return Err(Disconnecting { reason: ReasonCode::ServerUnavailable, text: None });
+            return Err(STORE_LOST);
         }
         self.pump_inbox(session, out);
         self.go_on_outside_turns(session);
@@ -250,6 +254,7 @@ impl Worker {
                 retain: message.retain,
                 publisher: parcel.publisher,
                 queue_qos0_offline: false,
+                stamp: None,
             };
             select_local(&plan, &outgoing, &mut fanout);
         }

@@ -10,7 +10,7 @@ use storage::{Done, Proposal};
 use tokio::sync::oneshot;
 
 use super::mail::Parcel;
-use crate::route::{PartyId, Route};
+use crate::route::{PartyId, Route, stamp_hash};
 use crate::shared::Shared;
 use crate::usecase::will::{NotPublished, PublishFuture, WillPublisher};
 
@@ -33,14 +33,15 @@ impl SystemPublisher {
 
     /// Delivers a message to connected subscribers only; nothing of it is stored.
     pub fn publish_live(&self, message: &Arc<Message>) {
-        let route = self.shared.router.route(message, PartyId::default(), false);
+        let route = self.shared.router.route(message, PartyId::default(), false, None);
         self.send(message, route);
     }
 
     /// Appends the message to the inboxes of its durable subscribers, under `stamp`, and stores it when it is retained.
     fn publish_durable(&self, message: &Arc<Message>, stamp: Option<&Stamp>) -> PublishFuture {
+        let queue_qos0_offline = self.shared.options.queue_qos0_offline;
         let mut route =
-            self.shared.router.route(message, PartyId::default(), self.shared.options.queue_qos0_offline);
+            self.shared.router.route(message, PartyId::default(), queue_qos0_offline, stamp.map(stamp_hash));
         let mut replies = Vec::new();
         for (group, targets) in std::mem::take(&mut route.durable) {
             let append = Append { message: Message::clone(message), stamp: stamp.cloned(), targets };
@@ -112,7 +113,7 @@ impl WillPublisher for SystemPublisher {
         let kept = self.kept.lock().remove(&address(message));
         let route = match kept {
             Some((_, route)) => route,
-            None => self.shared.router.route(message, PartyId::default(), false),
+            None => self.shared.router.route(message, PartyId::default(), false, None),
         };
         self.send(message, route);
     }

@@ -44,6 +44,8 @@ pub struct Sockets {
     pub guards: Mutex<HashMap<LinkId, OwnerGuard>>,
     pub closed: Mutex<Vec<(LinkId, Option<ReasonCode>)>>,
     pub stuck: AtomicBool,
+    /// Offset below which a connection that is closed has written its inbox.
+    pub sent_through: AtomicU64,
     next: AtomicU32,
 }
 
@@ -162,7 +164,8 @@ impl Bench {
         let guard = self.sockets.guards.lock().unwrap().remove(&link);
         if let Some(guard) = guard {
             let observed_at = self.rows.clock.millis();
-            guard.closed(DisconnectInput { normal, expiry_sec: None, observed_at, sent_through: 0 });
+            let sent_through = self.sockets.sent_through.load(Ordering::SeqCst);
+            guard.closed(DisconnectInput { normal, expiry_sec: None, observed_at, sent_through });
         }
     }
 

@@ -6,8 +6,8 @@ use broker::clock::{ManualTime, NodeClock};
 use broker::usecase::authority::{PointRead, begins_fresh, next_generations};
 use session::id::{Boot, Key, Owner};
 use session::lifecycle::{
-    Batch, Command, Connect, Disconnect, DisconnectKind, Group, Outcome, Reply, SessionRow, WillRow,
-    WillTemplate,
+    Batch, Command, Connect, Disconnect, DisconnectKind, Group, InboxRead, Outcome, Reply, SessionRow,
+    WillRow, WillTemplate,
 };
 use session::message::Message;
 
@@ -67,6 +67,13 @@ impl Rows {
 
     pub fn row(&self, client_id: &str) -> Option<SessionRow> {
         self.read(&key(client_id)).row
+    }
+
+    /// Of each unsettled entry of the session's inbox: whether the client may have it already.
+    pub fn maybe_sent(&self, lifetime: u64) -> Vec<bool> {
+        let mut read = InboxRead::default();
+        self.group.lock().unwrap().0.read_inbox(lifetime, 0, 100, &mut read);
+        read.entries.iter().map(|entry| entry.maybe_sent).collect()
     }
 
     pub fn last_will(&self, client_id: &str) -> Option<WillRow> {

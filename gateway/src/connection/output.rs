@@ -2,7 +2,7 @@
 
 use super::alias::{Aliased, AliasesOut};
 use crate::codec::{
-    self, Ack, AckType, Auth, Delivery, Disconnect, Packet, ReasonCode, UserProperties, Version,
+    self, Ack, AckType, Auth, Delivery, Disconnect, Packet, PacketType, ReasonCode, UserProperties, Version,
 };
 use crate::driver::buffers;
 use crate::link::MessageDelivery;
@@ -212,7 +212,7 @@ impl Output {
     pub(crate) fn disconnect(&mut self, reason: ReasonCode, text: Option<&str>) {
         if self.limits.version == Version::V5 {
             self.packet(&Packet::Disconnect(Disconnect {
-                reason,
+                reason: disconnect_reason(reason),
                 session_expiry_sec: None,
                 reason_string: text,
                 server_reference: None,
@@ -229,6 +229,20 @@ impl Output {
             reason_string: None,
             user_properties: UserProperties::EMPTY,
         }));
+    }
+}
+
+/// What a DISCONNECT may say of `reason` ([MQTT-3.14.2-1]): one that only a CONNACK has would not be sent at all.
+fn disconnect_reason(reason: ReasonCode) -> ReasonCode {
+    if reason.allowed_in(PacketType::Disconnect, codec::From::Server) {
+        return reason;
+    }
+    match reason {
+        ReasonCode::ServerUnavailable => ReasonCode::ServerBusy,
+        ReasonCode::BadUserNameOrPassword | ReasonCode::ClientIdentifierNotValid | ReasonCode::Banned => {
+            ReasonCode::NotAuthorized
+        }
+        _ => ReasonCode::UnspecifiedError,
     }
 }
 
@@ -272,4 +286,31 @@ fn without_problem_information<'a>(packet: &Packet<'a>) -> Option<Packet<'a>> {
         Packet::Auth(auth) => Packet::Auth(Auth { reason_string: None, user_properties, ..*auth }),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [MQTT-3.14.2-1]: whatever the reason for which the server closes, a v5 client is told one that a DISCONNECT may carry.
+    #[test]
+    fn mqtt_3_14_2_1_every_reason_is_told() {
+        let limits = ClientLimits {
+            version: Version::V5,
+            maximum_packet_size: u32::MAX,
+            topic_alias_maximum: 0,
+            problem_information: true,
+        };
+        for reason in (1..=u8::MAX).filter_map(ReasonCode::from_code) {
+            let mut out = Output::new(limits);
+            out.disconnect(reason, None);
+            assert_eq!(out.failure(), None, "{reason:?}");
+            let [0xE0, 1, told] = *out.unsent() else { panic!("{reason:?}: {:?}", out.unsent()) };
+            let told = ReasonCode::from_code(told).expect("a reason code");
+            assert!(told.allowed_in(PacketType::Disconnect, codec::From::Server), "{reason:?}");
+            if reason.allowed_in(PacketType::Disconnect, codec::From::Server) {
+                assert_eq!(told, reason);
+            }
+        }
+    }
 }

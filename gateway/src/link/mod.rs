@@ -64,7 +64,7 @@ pub struct Link<E> {
     arrivals: RefCell<Lane>,
     /// Exchanges that found no room in the client's window, in order; they wait here while QoS 0 passes.
     held: RefCell<Option<Box<Lane>>>,
-    /// Bytes that may wait; 0 before CONNECT is accepted and after the close.
+    /// Bytes that may wait, unless one delivery alone is larger; 0 before CONNECT is accepted and after the close.
     bytes_max: Cell<usize>,
     /// A push was refused since the outbox was last empty.
     refused: Cell<bool>,
@@ -183,8 +183,10 @@ impl<E> Link<E> {
         }
     }
 
+    /// An empty outbox takes anything: what is larger than the bound must not wait for ever.
     fn has_room(&self, bytes: usize) -> bool {
-        let fits = self.pending().saturating_add(bytes) <= self.bytes_max.get();
+        let (pending, bytes_max) = (self.pending(), self.bytes_max.get());
+        let fits = bytes_max > 0 && (pending == 0 || pending.saturating_add(bytes) <= bytes_max);
         if !fits {
             self.refused.set(true);
         }
@@ -294,5 +296,39 @@ impl<E> Link<E> {
 
     pub(crate) fn take_due(&self) -> bool {
         self.due.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use session::message::QoS;
+
+    use super::*;
+
+    fn delivery(len: usize) -> MessageDelivery {
+        MessageDelivery {
+            message: Arc::new(Message::new("a", &[], &vec![0; len])),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            dup: false,
+            identifiers: smallvec::SmallVec::new(),
+            offset: Some(0),
+        }
+    }
+
+    /// P9: a delivery above the bound passes alone, so that nothing behind it waits for ever.
+    #[test]
+    fn p9_an_empty_outbox_takes_what_is_larger_than_its_bound() {
+        let link = Link::<()>::new(LinkId { worker: 0, slot: 0, serial: 1 });
+        assert!(!link.push_message(delivery(1)), "CONNECT is not accepted yet");
+        let shape = Shape { version: Version::V5, maximum_packet_size: u32::MAX, wants_messages: false };
+        link.open(shape, 1_000);
+        assert!(link.push_message(delivery(10_000)));
+        assert!(!link.push_message(delivery(1)), "the bound holds as soon as something waits");
+        link.take_arrivals().release();
+        assert!(link.push_message(delivery(1)));
+        assert!(!link.push_message(delivery(10_000)));
+        link.shut();
+        assert!(!link.push_message(delivery(1)), "the socket is closed");
     }
 }
