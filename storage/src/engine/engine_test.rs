@@ -104,3 +104,17 @@ fn redb_notices_a_damaged_file() {
     std::fs::write(&path, bytes).unwrap();
     assert!(open(EngineKind::Redb, dir.path(), 1, 1 << 20).is_err());
 }
+
+/// P4: a kill at any moment of the first start leaves a node that starts: the file is there, its tables are not.
+#[test]
+fn redb_goes_on_from_a_start_that_was_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(::redb::Database::create(dir.path().join("g000.redb")).unwrap());
+    std::fs::write(dir.path().join("g001.redb"), b"").unwrap();
+    for _ in 0..2 {
+        for engine in open(EngineKind::Redb, dir.path(), 2, 1 << 20).unwrap() {
+            assert_eq!(engine.meta().unwrap(), None);
+            assert_eq!(scan(engine.view().unwrap().as_ref()), []);
+        }
+    }
+}

@@ -23,21 +23,24 @@ pub(crate) struct Redb {
 impl Redb {
     pub(crate) fn open(dir: &Path, group: u16, cache_bytes: usize) -> Result<Self, StorageError> {
         let path = dir.join(format!("g{group:03}.redb"));
-        let new = !path.exists();
         let database = Database::builder().set_cache_size(cache_bytes).create(&path).at(&path)?;
-        let write = database.begin_write().at(&path)?;
-        {
+        let this = Self { path, database };
+        // The tables tell, not the file: a start that was killed may have left the file without them.
+        if !this.has_tables()? {
+            let write = this.database.begin_write().at(&this.path)?;
             // Made once, so that readers need not tell "no table" from damage.
-            write.open_table(ROWS).at(&path)?;
-            write.open_table(META).at(&path)?;
-        }
-        if new {
-            write.commit().at(&path)?;
+            write.open_table(ROWS).at(&this.path)?;
+            write.open_table(META).at(&this.path)?;
+            write.commit().at(&this.path)?;
             crate::wal::sync_dir(dir).map_err(StorageError::io(dir))?;
-        } else {
-            write.abort().at(&path)?;
         }
-        Ok(Self { path, database })
+        Ok(this)
+    }
+
+    /// Both are made by one commit.
+    fn has_tables(&self) -> Result<bool, StorageError> {
+        let read = self.database.begin_read().at(&self.path)?;
+        Ok(read.list_tables().at(&self.path)?.next().is_some())
     }
 
     fn commit(&self, meta: &[u8], change: &mut Change<'_>) -> Result<(), StorageError> {
