@@ -53,19 +53,39 @@ impl Meter {
 
     /// Returns once the log is not too far ahead of the checkpoint.
     pub(crate) async fn relieved(&self) {
-        while self.bytes.load(Ordering::Relaxed) > self.checkpoint_bytes.saturating_mul(BEHIND_MAX)
-            && !self.stopped.load(Ordering::Relaxed)
-        {
+        loop {
+            // Made before the look: a relief between the look and the wait is not missed.
             let relieved = self.relieved.notified();
-            if self.bytes.load(Ordering::Relaxed) > self.checkpoint_bytes.saturating_mul(BEHIND_MAX) {
-                relieved.await;
+            if !self.is_behind() || self.stopped.load(Ordering::Relaxed) {
+                return;
             }
+            // Nobody waits for a checkpoint that nobody makes.
+            self.due.notify_one();
+            relieved.await;
         }
     }
 
+    fn is_behind(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.checkpoint_bytes.saturating_mul(BEHIND_MAX)
+    }
+
     fn checkpointed(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if before.saturating_sub(bytes) >= self.checkpoint_bytes {
+            // What was written meanwhile is above the threshold already: no later write crosses it.
+            self.due.notify_one();
+        }
         self.relieved.notify_waiters();
+    }
+
+    /// Whether a checkpoint was asked for since the last look.
+    #[cfg(test)]
+    pub(super) async fn is_due(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.due.notified() => true,
+            () = std::future::ready(()) => false,
+        }
     }
 
     fn stop(&self) {
@@ -148,6 +168,48 @@ impl RaftGroup {
                 }
                 Err(_elapsed) => tracing::debug!("a checkpoint takes long"),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DESIGN §9: more log than the threshold during a checkpoint asks for the next one; no later write crosses the threshold.
+    #[tokio::test]
+    async fn log_written_during_a_checkpoint_is_not_forgotten() {
+        let meter = Meter::new(10);
+        meter.wrote(10);
+        assert!(meter.is_due().await);
+        meter.wrote(100);
+        assert!(!meter.is_due().await);
+        meter.checkpointed(10);
+        assert!(meter.is_due().await);
+        meter.checkpointed(100);
+        assert!(!meter.is_due().await);
+        meter.wrote(10);
+        assert!(meter.is_due().await);
+    }
+
+    /// Who waits for relief asks for the checkpoint, and goes on with it or with the end.
+    #[tokio::test]
+    async fn proposers_that_wait_ask_for_the_checkpoint() {
+        let meter = Arc::new(Meter::new(10));
+        for stop in [false, true] {
+            meter.wrote(1_000);
+            while meter.is_due().await {}
+            let waiting = tokio::spawn({
+                let meter = Arc::clone(&meter);
+                async move { meter.relieved().await }
+            });
+            meter.due.notified().await;
+            if stop {
+                meter.stop();
+            } else {
+                meter.checkpointed(1_000);
+            }
+            waiting.await.expect("it is relieved");
         }
     }
 }

@@ -397,7 +397,12 @@ impl Machine {
         if state.group.stat().messages_resident_bytes > budget {
             state.group.evict(budget - budget / EVICT_MARGIN);
         }
-        self.resident.store(state.group.stat().messages_resident_bytes, Ordering::Relaxed);
+        let resident = state.group.stat().messages_resident_bytes;
+        self.resident.store(resident, Ordering::Relaxed);
+        if resident > budget && state.checkpointed != state.meta.applied {
+            // What came meanwhile is not on disk yet, and it is over the budget already: no later message crosses it.
+            self.meter.due_now();
+        }
     }
 
     fn snapshot(&self, checkpoint: bool) -> Result<Option<Snapshot<Types>>, StorageError> {
@@ -447,6 +452,7 @@ impl Machine {
             let seen: Vec<_> = (state.attached.keys())
                 .map(|lifetime| (*lifetime, state.group.inbox(*lifetime).map_or(0, |inbox| inbox.end)))
                 .collect();
+            self.resident.store(group.stat().messages_resident_bytes, Ordering::Relaxed);
             state.group = group;
             state.checkpointed = new.applied;
             state.meta = new;
