@@ -66,7 +66,10 @@ async fn evicted_bodies_are_read_back() {
         store.call(session.group, session.append(&[number; 1_000])).await.unwrap();
     }
     let topic_group = store.group_of_topic("r/1");
-    store.call(topic_group, Command::Retain { message: message("r/1", &[7; 30_000]) }).await.unwrap();
+    store
+        .call(topic_group, Command::Retain { message: message("r/1", &[7; 30_000]), stamp: None })
+        .await
+        .unwrap();
     eventually("bodies leave memory", || {
         (0..store.groups())
             .all(|group| store.read(GroupId(group), |group| group.stat().messages_resident_bytes) <= 10_000)

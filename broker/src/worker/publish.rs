@@ -85,8 +85,16 @@ impl Worker {
         }
     }
 
-    /// Routes what is due and acknowledges what is finished, in order.
+    /// Stores the retained values whose turn has come, routes what is due and acknowledges what is finished, in order.
     pub(super) fn advance_publishes(&self, session: &mut Session, mut out: Option<&mut Output>) {
+        while let Some((number, message, sequence)) = session.publishes.take_retainable() {
+            let group = self.shared.store.group_of_topic(message.topic());
+            let stamp = sequence.and_then(|sequence| stamp(session, number, sequence));
+            let command = Command::Retain { message: Message::clone(&message), stamp };
+            if !self.propose(session, group, command, Op::Prepared { publish: number }) {
+                session.publishes.prepared(number);
+            }
+        }
         while let Some((number, work)) = session.publishes.take_routable() {
             if let Some(work) = work {
                 let stamp = work.sequence.and_then(|sequence| stamp(session, number, sequence));
@@ -145,22 +153,18 @@ impl Worker {
         self.advance_publishes(session, Some(out));
     }
 
-    /// Proposes what must be stored before the routing, and takes the publish into the queue.
+    /// Proposes the received id, and takes the publish into the queue; a retained value is stored when the sequence of the id is
+    /// known, which stamps it.
     fn enqueue(&self, session: &mut Session, publish: &Publish<'_>) {
         let message = Arc::new(self.message(publish));
         let number = session.publishes.next_number();
-        let mut waits = 0;
+        let mut item = Item::work(publish.packet_id, message, 0);
         let durable = session.durable.as_ref().map(|durable| (durable.group, durable.session));
         if let (QoS::ExactlyOnce, Some((group, owner))) = (publish.qos, durable) {
             let command = Command::Receive { session: owner, packet_id: publish.packet_id };
-            waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
+            item.waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
         }
-        if publish.retain {
-            let group = self.shared.store.group_of_topic(publish.topic);
-            let command = Command::Retain { message: Message::clone(&message) };
-            waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
-        }
-        session.publishes.push(Item::work(publish.packet_id, message, waits));
+        session.publishes.push(item);
     }
 
     /// Hands one message to everybody; the number of commits that its acknowledgement waits for, and what it says.

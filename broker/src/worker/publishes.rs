@@ -2,7 +2,7 @@
 //! ([MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-5]).
 //!
 //! ```text
-//! push ──▶ Preparing ──retained value, received id committed──▶ (routed, in order) ──▶ Appending ──inboxes committed──▶ (acknowledged, in order)
+//! push ──▶ Preparing ──received id committed──▶ (stored, in order) ──retained value committed──▶ (routed, in order) ──▶ Appending ──inboxes committed──▶ (acknowledged, in order)
 //! ```
 
 use std::collections::VecDeque;
@@ -19,6 +19,8 @@ pub(super) struct Publishes {
     first: u64,
     /// Items from the front on that are routed.
     routed: usize,
+    /// Items from the front on whose retained value, if any, is proposed: at least those that are routed.
+    stored: usize,
     /// Bytes of the messages that are not routed.
     unrouted_bytes: usize,
 }
@@ -51,7 +53,7 @@ impl Item {
         Self { packet_id, qos, reason, waits: 0, work: None }
     }
 
-    /// A message to be routed once `waits` commits are there.
+    /// A message to be routed once `waits` commits are there, and that of its retained value, if it has one.
     pub(super) fn work(packet_id: u16, message: Arc<Message>, waits: u16) -> Self {
         let qos = message.qos;
         let work = Work { message, sequence: None, repeated: false };
@@ -89,15 +91,39 @@ impl Publishes {
         debug_assert!(!self.has_unrouted(), "an earlier publish is routed first");
         self.queue.push_back(Item { packet_id, qos, reason, waits: appends, work: None });
         self.routed = self.queue.len();
+        self.stored = self.routed;
+    }
+
+    /// The next retained value to be stored, with its number and the sequence of its received id. One that waits for its sequence
+    /// holds up those behind it: the last value of a topic is the one that was published last ([MQTT-4.6.0-6]).
+    pub(super) fn take_retainable(&mut self) -> Option<(u64, Arc<Message>, Option<u64>)> {
+        while let Some(item) = self.queue.get_mut(self.stored) {
+            let number = self.first + self.stored as u64;
+            match &item.work {
+                Some(work) if work.message.retain => {
+                    if item.waits > 0 {
+                        return None;
+                    }
+                    let retainable = (number, Arc::clone(&work.message), work.sequence);
+                    item.waits = 1;
+                    self.stored += 1;
+                    return Some(retainable);
+                }
+                _ => self.stored += 1,
+            }
+        }
+        None
     }
 
     /// The next publish to be routed with its number, when its turn has come; it counts as routed from now on.
     pub(super) fn take_routable(&mut self) -> Option<(u64, Option<Box<Work>>)> {
+        // `advance_publishes` stores first: what is not stored yet waits for its received id.
         let item = self.queue.get_mut(self.routed).filter(|item| item.waits == 0)?;
         let work = item.work.take();
         self.unrouted_bytes -= work.as_ref().map_or(0, |work| work.message.len());
         let number = self.first + self.routed as u64;
         self.routed += 1;
+        self.stored = self.stored.max(self.routed);
         Some((number, work))
     }
 
@@ -115,6 +141,7 @@ impl Publishes {
             return None;
         }
         self.routed -= 1;
+        self.stored -= 1;
         self.first += 1;
         let item = self.queue.pop_front();
         if self.queue.is_empty() && self.queue.capacity() > KEPT_MAX {
@@ -199,8 +226,12 @@ mod tests {
     #[test]
     fn a_publish_waits_for_the_retained_value_before_it() {
         let mut publishes = Publishes::default();
-        publishes.push(Item::work(0, message(QoS::AtMostOnce), 1));
+        let mut retained = Message::new("a", &[], b"x");
+        retained.retain = true;
+        publishes.push(Item::work(0, Arc::new(retained), 0));
         publishes.push(Item::work(7, message(QoS::AtLeastOnce), 0));
+        assert!(publishes.take_retainable().is_some());
+        assert!(publishes.take_retainable().is_none());
         assert!(publishes.take_routable().is_none());
         assert!(publishes.has_unrouted());
         publishes.prepared(0);
@@ -242,6 +273,36 @@ mod tests {
             count += 1;
         }
         assert!(count <= WAITING_BYTES_MAX / size_of::<Item>());
+    }
+
+    /// [MQTT-4.6.0-6]: a retained value that waits for the sequence of its id is not overtaken by a later one.
+    #[test]
+    fn retained_values_are_stored_in_the_order_of_receipt() {
+        let mut publishes = Publishes::default();
+        for (packet_id, qos, waits) in
+            [(0, QoS::AtMostOnce, 0), (9, QoS::ExactlyOnce, 1), (7, QoS::AtLeastOnce, 0)]
+        {
+            let mut retained = Message::new("a", &[], b"x");
+            (retained.retain, retained.qos) = (true, qos);
+            publishes.push(Item::work(packet_id, Arc::new(retained), waits));
+        }
+        let stored = |publishes: &mut Publishes| {
+            publishes.take_retainable().map(|(number, _, sequence)| (number, sequence))
+        };
+        assert_eq!(stored(&mut publishes), Some((0, None)));
+        assert_eq!(stored(&mut publishes), None);
+        publishes.prepared(0);
+        assert!(publishes.take_routable().is_some());
+        publishes.set_routed(0, 0, ReasonCode::Success);
+        assert_eq!(finished(&mut publishes), [0]);
+        publishes.received(1, true, 42);
+        assert_eq!(stored(&mut publishes), Some((1, Some(42))));
+        assert_eq!(stored(&mut publishes), Some((2, None)));
+        assert!(publishes.take_routable().is_none());
+        publishes.prepared(2);
+        publishes.prepared(1);
+        assert!(publishes.take_routable().is_some());
+        assert!(publishes.take_routable().is_some());
     }
 
     /// DESIGN §2 step 5: the stamp of the appends comes with the received id.

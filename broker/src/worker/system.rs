@@ -49,7 +49,8 @@ impl SystemPublisher {
         }
         if message.retain {
             let group = self.shared.store.group_of_topic(message.topic());
-            replies.push(self.propose(group, Command::Retain { message: Message::clone(message) }));
+            let retain = Command::Retain { message: Message::clone(message), stamp: stamp.cloned() };
+            replies.push(self.propose(group, retain));
         }
         self.keep(message, route);
         Box::pin(async move {

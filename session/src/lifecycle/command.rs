@@ -79,9 +79,11 @@ pub enum Command {
         session: SessionRef,
         packet_id: u16,
     },
-    /// Store or, with an empty payload, remove the retained message of its topic.
+    /// Store or, with an empty payload, remove the retained message of its topic. With a stamp, once: a repetition does not
+    /// replace a newer value.
     Retain {
         message: Message,
+        stamp: Option<Stamp>,
     },
     /// Claim a Ready Will (or one whose executor's lease ran out) for the boot of this batch.
     WillClaim {
@@ -107,7 +109,7 @@ pub enum Command {
     ReleaseBinding {
         key: Key,
     },
-    /// Housekeeping: drop expired messages, stamps untouched for a day; bounded work.
+    /// Housekeeping: drop expired messages, outdated stamps; bounded work.
     Tidy,
     /// The consumer wrote everything below `through` to its client, exactly. Proposed ahead of the Connect of a takeover, so that only
     /// what was written is resent with DUP=1; without it, the whole inbox is taken for written.
@@ -196,7 +198,7 @@ pub struct SubscriptionRow {
     pub options: SubscriptionOptions,
 }
 
-/// De-duplication stamp of an append (DESIGN §2 step 5).
+/// De-duplication stamp of an append or of a retained value (DESIGN §2 step 5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stamp {
     /// QoS 2 of a durable publisher: its lifetime (unique with its slot), packet id and the use count of that id.

@@ -153,7 +153,7 @@ fn weight(command: &Command) -> usize {
     COMMAND_BYTES
         + match command {
             Command::Append(append) => append.message.len() + append.targets.len() * size_of::<u64>() * 2,
-            Command::Retain { message } => message.len(),
+            Command::Retain { message, .. } => message.len(),
             Command::Connect(connect) => connect.will.as_ref().map_or(0, |will| will.message.len()),
             Command::Subscribe { filters, .. } => {
                 filters.iter().map(|filter| filter.filter.len() + size_of::<u64>()).sum()

@@ -77,7 +77,8 @@ fn retain(term: u64, index: u64, topic: &str) -> Entry<Types> {
     let boot = Boot { node_id: 1, boot_id: "b".into() };
     let mut message = Message::new(topic, &[], topic.as_bytes());
     message.retain = true;
-    let commands = vec![Command::BootStart { lease_until: Millis(9) }, Command::Retain { message }];
+    let commands =
+        vec![Command::BootStart { lease_until: Millis(9) }, Command::Retain { message, stamp: None }];
     let batch = Batch { boot, at: Millis(index), commands };
     Entry { payload: EntryPayload::Normal(Proposed::new(batch, Vec::new())), ..blank_ent(term, 1, index) }
 }
@@ -188,7 +189,8 @@ async fn a_failed_fsync_refuses_everything_and_reports() {
         group.intake.submit(vec![crate::Proposal { command, done: crate::Done::Once(sender) }]);
         receiver.await.unwrap()
     };
-    let retain = |topic: &str| Command::Retain { message: Message::new(topic, &[], topic.as_bytes()) };
+    let retain =
+        |topic: &str| Command::Retain { message: Message::new(topic, &[], topic.as_bytes()), stamp: None };
     {
         let (log, machine) = build_on(Arc::new(disk.clone()), dir.path(), EngineKind::Memory);
         let group = RaftGroup::start(log, machine.0, &boot, Arc::new(ZeroClock)).await.unwrap();
@@ -205,4 +207,25 @@ async fn a_failed_fsync_refuses_everything_and_reports() {
     let (log, machine) = build_on(Arc::new(disk), dir.path(), EngineKind::Memory);
     let group = RaftGroup::start(log, machine.0, &boot, Arc::new(ZeroClock)).await.unwrap();
     assert_eq!(retained(&StateMachine(Arc::clone(&group.machine))), ["kept"]);
+}
+
+/// DESIGN §9: bodies that came during a checkpoint and are over the budget already ask for the next one.
+#[tokio::test]
+async fn bodies_that_cannot_be_evicted_yet_ask_for_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_log, mut machine) = build(dir.path(), EngineKind::Memory);
+    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let message = Message::new("large", &[], &vec![1; 2 << 20]);
+    let commands =
+        vec![Command::BootStart { lease_until: Millis(9) }, Command::Retain { message, stamp: None }];
+    let batch = Proposed::new(Batch { boot, at: Millis(0), commands }, Vec::new());
+    let entry = Entry { log_id: blank_ent::<Types>(1, 1, 1).log_id, payload: EntryPayload::Normal(batch) };
+    machine.apply([entry]).await.unwrap();
+    let meter = Arc::clone(machine.0.meter());
+    assert!(meter.is_due().await, "the budget was crossed");
+    machine.0.evict();
+    assert!(meter.is_due().await, "it is over the budget still");
+    machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
+    assert_eq!(machine.0.read(|group| group.stat().messages_resident_bytes), 0);
+    assert!(!meter.is_due().await);
 }

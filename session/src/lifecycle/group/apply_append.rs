@@ -2,9 +2,10 @@
 
 use super::messages::MESSAGE_BYTES_MAX;
 use super::rows::RowId;
+use super::stamps::Use;
 use super::state::stamp_row;
 use super::{Appended, Group};
-use crate::lifecycle::command::{Ack, AckKind, Append, SessionRef};
+use crate::lifecycle::command::{Ack, AckKind, Append, SessionRef, Stamp};
 use crate::lifecycle::reply::{Conflict, Reply};
 use crate::message::QoS;
 
@@ -18,7 +19,7 @@ impl Group {
         if append.message.len() >= MESSAGE_BYTES_MAX as usize {
             return Err(Conflict::Illegal);
         }
-        if append.stamp.as_ref().is_some_and(|stamp| self.stamps.seen(stamp)) {
+        if append.stamp.as_ref().is_some_and(|stamp| self.seen(stamp, Use::Append)) {
             return Ok(Reply::Appended { accepted: 0, over_quota: 0, missing: 0, duplicate: true });
         }
         let len = append.message.len() as u64;
@@ -55,12 +56,25 @@ impl Group {
         if let Some(stamp) = &append.stamp
             && accepted + over_quota > 0
         {
-            let dirty = &mut self.dirty.rows;
-            self.stamps.record(stamp, self.clock, &mut |changed| {
-                dirty.insert(stamp_row(changed));
-            });
+            self.record(stamp, Use::Append);
         }
         Ok(Reply::Appended { accepted, over_quota, missing, duplicate: false })
+    }
+
+    /// Whether a command with this stamp was applied already.
+    pub(super) fn seen(&mut self, stamp: &Stamp, of: Use) -> bool {
+        let dirty = &mut self.dirty.rows;
+        self.stamps.seen(stamp, of, self.clock, &mut |changed| {
+            dirty.insert(stamp_row(changed));
+        })
+    }
+
+    /// Remembers that it was.
+    pub(super) fn record(&mut self, stamp: &Stamp, of: Use) {
+        let dirty = &mut self.dirty.rows;
+        self.stamps.record(stamp, of, self.clock, &mut |changed| {
+            dirty.insert(stamp_row(changed));
+        });
     }
 
     /// Acknowledgements of a consumer; a repeated one changes nothing.

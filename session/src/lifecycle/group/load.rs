@@ -57,8 +57,8 @@ impl Group {
                 }
             }
             STAMP => {
-                let (id, packet_id) = numbered_packet(key, rest)?;
-                if !self.stamps.insert_packet(id, packet_id, decode(key, value)?) {
+                let (id, slot) = numbered_slot(key, rest)?;
+                if !self.stamps.insert_packet(id, slot, decode(key, value)?) {
                     return Err(corrupt(key, "the stamp has no origin"));
                 }
             }
@@ -302,6 +302,12 @@ fn numbered_packet(key: &[u8], rest: &[u8]) -> Result<(u64, u16), RowError> {
     let packet_id: [u8; 2] =
         packet_id.try_into().map_err(|_| corrupt(key, "the key has the wrong length"))?;
     Ok((number(key, id)?, u16::from_be_bytes(packet_id)))
+}
+
+fn numbered_slot(key: &[u8], rest: &[u8]) -> Result<(u64, u32), RowError> {
+    let (id, slot) = rest.split_at_checked(8).ok_or_else(|| corrupt(key, "the key is too short"))?;
+    let slot: [u8; 4] = slot.try_into().map_err(|_| corrupt(key, "the key has the wrong length"))?;
+    Ok((number(key, id)?, u32::from_be_bytes(slot)))
 }
 
 fn text(key: &[u8], bytes: &[u8]) -> Result<Arc<str>, RowError> {

@@ -292,7 +292,7 @@ impl Group {
             Command::Ack { session, acks } => self.ack(*session, acks),
             Command::Receive { session, packet_id } => self.receive(*session, *packet_id),
             Command::Release { session, packet_id } => self.release(*session, *packet_id),
-            Command::Retain { message } => self.retain(message),
+            Command::Retain { message, stamp } => self.retain(message, stamp.as_ref()),
             Command::WillClaim { will, lease_until } => self.will_claim(will, boot, *lease_until),
             Command::WillPublished { will } => self.will_finish(will, boot, WillStage::Published),
             Command::WillReject { will } => self.will_finish(will, boot, WillStage::Rejected),

@@ -4,17 +4,26 @@ use std::sync::Arc;
 
 use super::messages::MESSAGE_BYTES_MAX;
 use super::rows::RowId;
+use super::stamps::Use;
 use super::{Group, RetainedVisitor};
+use crate::lifecycle::command::Stamp;
 use crate::lifecycle::reply::{Conflict, Reply};
 use crate::message::Message;
 use crate::topic;
 
 impl Group {
-    /// Replaces the retained message of a topic; an empty payload, or one that expired already, removes it.
-    pub(super) fn retain(&mut self, message: &Message) -> Result<Reply, Conflict> {
+    /// Replaces the retained message of a topic; an empty payload, or one that expired already, removes it. One with a stamp that
+    /// was seen changes nothing: a newer value may have come since.
+    pub(super) fn retain(&mut self, message: &Message, stamp: Option<&Stamp>) -> Result<Reply, Conflict> {
         let name = message.topic();
         if name.is_empty() || name.contains('\0') || message.len() >= MESSAGE_BYTES_MAX as usize {
             return Err(Conflict::Illegal);
+        }
+        if let Some(stamp) = stamp {
+            if self.seen(stamp, Use::Retain) {
+                return Ok(Reply::Done { revision: 0, unchanged: true });
+            }
+            self.record(stamp, Use::Retain);
         }
         let expired = message.expires_at.is_some_and(|at| at <= self.clock);
         if message.payload().is_empty() || expired {

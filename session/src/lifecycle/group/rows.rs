@@ -11,7 +11,7 @@
 //! | 7 | lifetime, chunk number | up to 64 inbox entries |
 //! | 8 | lifetime, packet id | inbound QoS 2 packet id |
 //! | 9 | origin | origin of stamps |
-//! | 10 | origin, packet id | stamp |
+//! | 10 | origin, packet id (+ 65,536: of a retained value) | stamp |
 //! | 11 | topic | reference to a retained message |
 //! | 12 | message id | message body |
 //!
@@ -56,7 +56,7 @@ pub(super) enum RowId {
     Subscription(u64, Arc<str>),
     Received(u64, u16),
     Origin(u64),
-    Stamp(u64, u16),
+    Stamp(u64, u32),
     Retained(Arc<str>),
 }
 
@@ -248,7 +248,7 @@ impl Group {
         };
         self.stamps.sets.keys().for_each(|id| row(&RowId::Origin(*id)));
         for (id, set) in &self.stamps.sets {
-            set.packets.keys().for_each(|packet_id| row(&RowId::Stamp(*id, *packet_id)));
+            set.packets.keys().for_each(|slot| row(&RowId::Stamp(*id, *slot)));
         }
         self.retained.keys().for_each(|topic| row(&RowId::Retained(topic.clone())));
         for id in self.messages.ids() {
@@ -361,11 +361,11 @@ impl Group {
             RowId::Origin(id) => self.stamps.sets.get(id).map(|set| {
                 buffers.value(&OriginRow { origin: set.origin.clone(), touched: set.touched });
             }),
-            RowId::Stamp(id, packet_id) => self
+            RowId::Stamp(id, slot) => self
                 .stamps
                 .sets
                 .get(id)
-                .and_then(|set| set.packets.get(packet_id))
+                .and_then(|set| set.packets.get(slot))
                 .map(|sequence| buffers.value(sequence)),
             RowId::Retained(topic) => self.retained.get(topic).map(|message| {
                 buffers.value(&RetainedRow {
@@ -475,9 +475,9 @@ fn encode_row_key(id: &RowId, buffers: &mut Buffers) {
             buffers.key.extend_from_slice(&packet_id.to_be_bytes());
         }
         RowId::Origin(id) => lifetime_key(buffers, ORIGIN, *id),
-        RowId::Stamp(id, packet_id) => {
+        RowId::Stamp(id, slot) => {
             lifetime_key(buffers, STAMP, *id);
-            buffers.key.extend_from_slice(&packet_id.to_be_bytes());
+            buffers.key.extend_from_slice(&slot.to_be_bytes());
         }
         RowId::Retained(topic) => buffers.key(RETAINED).extend_from_slice(topic.as_bytes()),
     }

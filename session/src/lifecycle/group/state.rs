@@ -332,6 +332,6 @@ impl Group {
 pub(super) fn stamp_row(changed: Changed) -> RowId {
     match changed {
         Changed::Origin(id) => RowId::Origin(id),
-        Changed::Packet(id, packet_id) => RowId::Stamp(id, packet_id),
+        Changed::Packet(id, slot) => RowId::Stamp(id, slot),
     }
 }

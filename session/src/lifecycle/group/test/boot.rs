@@ -59,7 +59,7 @@ fn commands_of_a_retired_boot_are_refused() {
         late,
         Command::Append(Box::new(append)),
         Command::BootRenew { revision: 2, lease_until: Millis(9_000_000) },
-        Command::Retain { message: message("t", "zombie") },
+        Command::Retain { message: message("t", "zombie"), stamp: None },
         Command::Tidy,
         Command::BootStart { lease_until: Millis(9_000_000) },
     ] {

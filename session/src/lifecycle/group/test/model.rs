@@ -131,7 +131,7 @@ pub(super) fn run(world: &mut World, step: &Step) {
         Step::Retain { topic, len, expires_in } => {
             let payload = "r".repeat(usize::from(*len));
             let message = with_expiry(world, message(&format!("retained/{topic}"), &payload), *expires_in);
-            world.apply(Command::Retain { message });
+            world.apply(Command::Retain { message, stamp: None });
         }
         Step::Append { clients, qos, len, expires_in, stamp } => {
             append(world, *clients, *qos, *len, *expires_in, *stamp);

@@ -125,7 +125,7 @@ fn loading_needs_no_bodies() {
     let mut expiring = message("t", "aaaa");
     expiring.expires_at = Some(Millis(9_000));
     world.append_stamped(expiring, None, &[(row.lifetime, QoS::AtLeastOnce)]);
-    world.apply(Command::Retain { message: message("r", "bbbb") });
+    world.apply(Command::Retain { message: message("r", "bbbb"), stamp: None });
     let mut rows = dump(&world.group, &world.disk);
     rows.retain(|key, _| *key < Group::first_body_key());
     let group = load(&rows);

@@ -1,6 +1,7 @@
 //! Retained messages (MQTT 5 §3.3.1.3, P7).
 
 use super::*;
+use crate::lifecycle::WillKey;
 
 fn retained(world: &World, filter: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
@@ -16,7 +17,7 @@ fn retain(world: &mut World, topic: &str, payload: &str, expires_at: Option<u64>
     let mut message = message(topic, payload);
     message.retain = true;
     message.expires_at = expires_at.map(Millis);
-    world.apply(Command::Retain { message })
+    world.apply(Command::Retain { message, stamp: None })
 }
 
 #[test]
@@ -60,4 +61,34 @@ fn a_topic_that_cannot_be_is_refused() {
     let mut world = World::new();
     assert_eq!(refused(&retain(&mut world, "", "x", None)), Conflict::Illegal);
     assert_eq!(refused(&retain(&mut world, "a\0b", "x", None)), Conflict::Illegal);
+}
+
+/// P7, [MQTT-4.3.3-10]: a QoS 2 publish that is repeated after a crash does not replace a newer value. The append of the same publish
+/// is not its duplicate, though topic and inbox are of one group.
+#[test]
+fn a_repeated_publish_does_not_replace_a_newer_value() {
+    let mut world = World::new();
+    let (sub, _) = world.connect(&dial("sub"));
+    let stamp = |sequence| Stamp::Publisher { key: key("far"), lifetime: 1, packet_id: 7, sequence };
+    let retain = |world: &mut World, payload, stamp| {
+        world.apply(Command::Retain { message: message("a", payload), stamp: Some(stamp) })
+    };
+    let done = |unchanged| Reply::Done { revision: 0, unchanged };
+    assert_eq!(retain(&mut world, "old", stamp(1)), done(false));
+    let to = [(sub.lifetime, QoS::ExactlyOnce)];
+    let reply = world.append_stamped(message("a", "old"), Some(stamp(1)), &to);
+    assert!(matches!(reply, Reply::Appended { accepted: 1, duplicate: false, .. }));
+    assert_eq!(retain(&mut world, "new", stamp(2)), done(false));
+    world.reload();
+    for _ in 0..2 {
+        assert_eq!(retain(&mut world, "old", stamp(1)), done(true));
+        assert_eq!(retained(&world, "#"), [("a".into(), "new".into())]);
+    }
+    // A removal is a value too, and a Will fires once.
+    assert_eq!(retain(&mut world, "", stamp(3)), done(false));
+    assert_eq!(retain(&mut world, "new", stamp(2)), done(true));
+    let will = WillKey { key: key("far"), session_generation: 1, will_generation: 1 };
+    assert_eq!(retain(&mut world, "will", Stamp::Will(will.clone())), done(false));
+    assert_eq!(retain(&mut world, "will", Stamp::Will(will)), done(true));
+    assert_eq!(world.group.stat().retained, 1);
 }
