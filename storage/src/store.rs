@@ -237,8 +237,26 @@ impl Store {
         filter: &str,
         visit: &mut dyn FnMut(Arc<Message>) -> bool,
     ) -> Result<(), StorageError> {
-        for group in &self.inner.groups {
-            if !group.machine.retained(filter, visit)? {
+        self.retained_from(filter, None, usize::MAX, visit)
+    }
+
+    /// The same from the first topic behind `after` on, a topic and its group, at most `max` messages. What lies before `after` costs
+    /// nothing.
+    ///
+    /// # Errors
+    /// I/O, damage.
+    pub fn retained_from(
+        &self,
+        filter: &str,
+        after: Option<(GroupId, &str)>,
+        max: usize,
+        visit: &mut dyn FnMut(Arc<Message>) -> bool,
+    ) -> Result<(), StorageError> {
+        let (first, mut topic) =
+            after.map_or((0, None), |(group, topic)| (usize::from(group.0), Some(topic)));
+        let mut left = max;
+        for group in self.inner.groups.iter().skip(first) {
+            if !group.machine.retained_from(filter, topic.take(), &mut left, visit)? {
                 return Ok(());
             }
         }

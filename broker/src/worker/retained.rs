@@ -299,12 +299,9 @@ impl FromIterator<Arc<Message>> for RetainedPage {
 fn page(store: &Store, filter: &str, after: Option<&Place>) -> Result<RetainedPage, StorageError> {
     let mut page = RetainedPage::default();
     let mut full = None;
-    store.retained(filter, &mut |message| {
-        let skipped = after.is_some_and(|after| {
-            let group = store.group_of_topic(message.topic());
-            (group, message.topic()) <= (after.group, after.topic.as_str())
-        });
-        if skipped || page.push(Arc::clone(&message)) {
+    let after = after.map(|after| (after.group, after.topic.as_str()));
+    store.retained_from(filter, after, PAGE_MESSAGES_MAX, &mut |message| {
+        if page.push(Arc::clone(&message)) {
             return true;
         }
         full = Some(message);

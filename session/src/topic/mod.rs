@@ -10,5 +10,5 @@ mod tree;
 
 pub use filter::{FilterError, TopicFilter};
 pub use name::{TopicError, check_topic_name};
-pub use retained::{filter_matches, scan};
+pub use retained::{filter_matches, scan, scan_behind};
 pub use tree::{Matches, Subscription, Tree};

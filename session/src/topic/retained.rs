@@ -31,10 +31,28 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
 ///
 /// A name that does not match tells the least greater name that could; the search goes on there. So a filter costs
 /// one seek for each subtree of its wildcards, however many names lie between.
-pub fn scan<V>(names: &BTreeMap<Arc<str>, V>, filter: &str, mut visit: impl FnMut(&str, &V) -> bool) {
-    let mut from = literal_prefix(filter).to_owned();
+pub fn scan<V>(names: &BTreeMap<Arc<str>, V>, filter: &str, visit: impl FnMut(&str, &V) -> bool) {
+    scan_behind(names, filter, None, visit);
+}
+
+/// [`scan`] of the names behind `after`: one seek, whatever lies before it.
+pub fn scan_behind<V>(
+    names: &BTreeMap<Arc<str>, V>,
+    filter: &str,
+    after: Option<&str>,
+    mut visit: impl FnMut(&str, &V) -> bool,
+) {
+    let prefix = literal_prefix(filter);
+    let after = after.filter(|after| *after >= prefix);
+    let mut from = after.unwrap_or(prefix).to_owned();
+    let mut excluded = after.is_some();
     loop {
-        let range = names.range::<str, _>((Bound::Included(from.as_str()), Bound::Unbounded));
+        let begin = if std::mem::take(&mut excluded) {
+            Bound::Excluded(from.as_str())
+        } else {
+            Bound::Included(from.as_str())
+        };
+        let range = names.range::<str, _>((begin, Bound::Unbounded));
         let mut seek = None;
         for (name, value) in range {
             match examine(filter, name) {
@@ -236,6 +254,24 @@ pub(crate) mod tests {
             let expected: Vec<String> =
                 names.iter().filter(|name| filter_matches(&filter, name)).cloned().collect();
             prop_assert_eq!(scanned(&map, &filter), expected);
+        }
+
+        /// A scan that goes on behind any name, there or not, finds what the whole scan finds behind it.
+        #[test]
+        fn a_scan_goes_on_where_it_was_left(
+            names in prop::collection::btree_set(topic(), 0..60),
+            filter in pattern(),
+            after in topic(),
+        ) {
+            let map: BTreeMap<Arc<str>, ()> = names.iter().map(|name| (Arc::from(name.as_str()), ())).collect();
+            let mut expected = scanned(&map, &filter);
+            expected.retain(|name| *name > after);
+            let mut found = Vec::new();
+            scan_behind(&map, &filter, Some(&after), |name, ()| {
+                found.push(name.to_owned());
+                true
+            });
+            prop_assert_eq!(found, expected);
         }
     }
 }

@@ -31,6 +31,8 @@ const FORMAT: u16 = 1;
 const READ_AGAIN_MAX: usize = 16;
 /// Evicting goes below the budget by this part of it, so that it does not run for every message.
 const EVICT_MARGIN: u64 = 4;
+/// Retained messages looked up under one lock.
+const RETAINED_AT_ONCE: usize = 4_096;
 /// Entries read at once when consumers are told of an installed snapshot.
 const CATCH_UP_ENTRIES: usize = 1_024;
 
@@ -252,32 +254,44 @@ impl Machine {
         Err(self.missing_body(&format!("inbox {lifetime}")))
     }
 
-    /// See [`crate::Store::retained`]. False: the visitor wants no more.
-    pub(crate) fn retained(
+    /// See [`crate::Store::retained_from`]: of this group, behind `after`. `left` counts down; false: the visitor wants no more.
+    pub(crate) fn retained_from(
         &self,
         filter: &str,
+        after: Option<&str>,
+        left: &mut usize,
         visit: &mut dyn FnMut(Arc<Message>) -> bool,
     ) -> Result<bool, StorageError> {
-        let mut found = Vec::new();
-        self.state.read().group.retained(filter, &mut |topic, message, message_id| {
-            // A name is only needed for those whose body has to be fetched: they may be replaced meanwhile.
-            let topic = if message.is_none() { Some(Box::<str>::from(topic)) } else { None };
-            found.push((topic, message.cloned(), message_id));
-            true
-        });
-        for (topic, message, message_id) in found {
-            let message = match (message, topic) {
-                (Some(message), _) => Some(message),
-                (None, Some(topic)) => match self.body(message_id)? {
-                    Some(message) => Some(message),
-                    None => self.retained_now(&topic)?,
-                },
-                (None, None) => None,
-            };
-            if let Some(message) = message
-                && !visit(message)
-            {
-                return Ok(false);
+        let mut after = after.map(Box::<str>::from);
+        while *left > 0 {
+            let max = (*left).min(RETAINED_AT_ONCE);
+            let mut found = Vec::new();
+            self.state.read().group.retained_behind(filter, after.as_deref(), &mut |topic, message, id| {
+                // A name is only needed for the last one, and for those whose body has to be fetched: they may be replaced meanwhile.
+                let last = found.len() + 1 == max;
+                let topic = (last || message.is_none()).then(|| Box::<str>::from(topic));
+                found.push((topic, message.cloned(), id));
+                !last
+            });
+            let full = found.len() == max;
+            for (topic, message, message_id) in found {
+                let message = match (message, &topic) {
+                    (Some(message), _) => Some(message),
+                    (None, Some(topic)) => match self.body(message_id)? {
+                        Some(message) => Some(message),
+                        None => self.retained_now(topic)?,
+                    },
+                    (None, None) => None,
+                };
+                after = topic;
+                let Some(message) = message else { continue };
+                *left -= 1;
+                if !visit(message) {
+                    return Ok(false);
+                }
+            }
+            if !full {
+                break;
             }
         }
         Ok(true)

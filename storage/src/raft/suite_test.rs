@@ -87,7 +87,7 @@ fn retained(machine: &StateMachine) -> Vec<String> {
     let mut topics = Vec::new();
     machine
         .0
-        .retained("#", &mut |message| {
+        .retained_from("#", None, &mut usize::MAX.clone(), &mut |message| {
             topics.push(String::from_utf8(message.payload().to_vec()).unwrap());
             true
         })

@@ -140,7 +140,12 @@ impl Group {
     /// order until `visit` returns false. Messages that expired by the time of the last batch are passed over; the caller
     /// compares the rest with its own clock.
     pub fn retained(&self, filter: &str, visit: &mut RetainedVisitor<'_>) {
-        self.scan_retained(filter, visit);
+        self.scan_retained(filter, None, visit);
+    }
+
+    /// The same, from the first topic behind `after` on.
+    pub fn retained_behind(&self, filter: &str, after: Option<&str>, visit: &mut RetainedVisitor<'_>) {
+        self.scan_retained(filter, after, visit);
     }
 
     /// Adds up to `max` due items at `now` to `out`, one of each kind in turn.

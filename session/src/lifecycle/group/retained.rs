@@ -63,8 +63,8 @@ impl Group {
         self.messages.release(id);
     }
 
-    pub(super) fn scan_retained(&self, filter: &str, visit: &mut RetainedVisitor<'_>) {
-        topic::scan(&self.retained, filter, |name, id| {
+    pub(super) fn scan_retained(&self, filter: &str, after: Option<&str>, visit: &mut RetainedVisitor<'_>) {
+        topic::scan_behind(&self.retained, filter, after, |name, id| {
             let expired = self.messages.expires_at(*id).is_some_and(|at| at <= self.clock);
             expired || visit(name, self.messages.body(*id), *id)
         });
