@@ -140,6 +140,7 @@ impl Node {
             lease_ms: config.owner.lease_ms,
         };
         lease.start().await?;
+        boot::set_quotas(&store, config).await?;
         boot::retire_earlier(&boots, &recovered, &store, &clock).await?;
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
         let auth = Arc::new(Authority::open(config, metrics.control())?);

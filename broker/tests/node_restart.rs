@@ -53,6 +53,23 @@ async fn p4_a_session_goes_on_after_a_stop_in_order() {
     assert_eq!(node.stop(Duration::from_secs(10)).await, Stopped::Graceful);
 }
 
+/// DESIGN §9: inbox quotas are state of the groups; a start with others in its configuration changes them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configured_quotas_apply_to_existing_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    for messages in [1_000, 7, 7] {
+        config.session.inbox_messages_max = messages;
+        let node = Node::start(&config).await.unwrap();
+        let store = &node.shared().store;
+        for group in (0..store.groups()).map(storage::GroupId) {
+            let quotas = store.read(group, session::lifecycle::Group::quotas);
+            assert_eq!(quotas, (messages, config.session.inbox_bytes_max));
+        }
+        assert_eq!(node.stop(Duration::from_secs(10)).await, Stopped::Graceful);
+    }
+}
+
 /// P2, scenario 15.3 of the owner spec: the receipt of the earlier boot proves that its owners stopped; CONNECT is not refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p2_sessions_of_an_earlier_boot_are_taken_over() {

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use session::id::{Boot, Owner};
-use session::lifecycle::{Command, Conflict, Reply, RetireProof, SessionState};
+use session::lifecycle::{Command, Conflict, Group, Reply, RetireProof, SessionState};
 use session::topic::TopicFilter;
 use storage::boot::{Boots, Proof, Recovered};
 use storage::{GroupId, Store};
 
 use super::ServeError;
 use crate::clock::NodeClock;
+use crate::config::Config;
 use crate::route::{Restored, Router};
 use crate::usecase::isolation::Receipts;
+use crate::usecase::lease::LeaseError;
 
 /// Sessions restored under one version of the routing index.
 const RESTORE_PAGE: usize = 4_096;
@@ -88,6 +90,26 @@ pub(super) async fn retire_earlier(
             }
         }
         boots.prune(&boot)?;
+    }
+    Ok(())
+}
+
+/// Makes the configured inbox quotas those of every group: they are part of its state, which brings along those of an earlier start.
+///
+/// # Errors
+/// A group does not answer, or refuses.
+pub(super) async fn set_quotas(store: &Store, config: &Config) -> Result<(), ServeError> {
+    let (messages, bytes) = (config.session.inbox_messages_max, config.session.inbox_bytes_max);
+    for group in (0..store.groups()).map(GroupId) {
+        if store.read(group, Group::quotas) == (messages, bytes) {
+            continue;
+        }
+        match store.call(group, Command::Quotas { messages, bytes }).await {
+            Ok(Reply::Done { .. }) => {}
+            // Nothing but the retirement of this boot refuses it.
+            Ok(_) => return Err(ServeError::Lease(LeaseError::Retired)),
+            Err(error) => return Err(ServeError::Proposal(error)),
+        }
     }
     Ok(())
 }
