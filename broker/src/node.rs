@@ -37,7 +37,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
-use crate::shared::{ForgetLifetimes, Shared};
+use crate::shared::{EndedNews, ForgetLifetimes, Shared};
 use crate::usecase::deadlines::{DeadlineCounters, Deadlines};
 use crate::usecase::disconnect::Disconnects;
 use crate::usecase::isolation::LocalIsolation;
@@ -145,8 +145,9 @@ impl Node {
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
         let auth = Arc::new(Authority::open(config, metrics.control())?);
         let router = Arc::new(Router::new(auth.clone()));
+        let ended = EndedNews::of(&store);
         boot::restore_routes(&store, &router);
-        let forget = Arc::new(ForgetLifetimes { store: store.clone(), router: router.clone() });
+        let forget = Arc::new(ForgetLifetimes::new(store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
         let evidence = boot::BootEvidence { boots: boots.clone(), store: store.clone() };
@@ -168,12 +169,14 @@ impl Node {
             options: Arc::new(worker::Options::from(config)),
             disconnects,
             connects: ConnectQueue::default(),
+            wills: std::sync::OnceLock::new(),
             isolation,
             lease_ms: config.owner.lease_ms,
             retention: retention(config),
         });
-        let deadlines = Self::deadlines(&shared, forget);
-        let tasks = Self::spawn_tasks(&shared, &deadlines);
+        let deadlines = Self::deadlines(&shared, forget.clone());
+        let mut tasks = Self::spawn_tasks(&shared, &deadlines);
+        tasks.push(tokio::spawn(forget.run_forever()));
         let lease = tokio::spawn(async move {
             match lease.run_forever().await {
                 Ok(()) => LeaseError::Unavailable,
@@ -210,6 +213,8 @@ impl Node {
         let publisher = Arc::new(worker::SystemPublisher::new(shared.clone()));
         let wills =
             WillExecutor::new(shared.boot.clone(), shared.clock.clone(), shared.store.clone(), publisher);
+        // Set once: a node has one executor.
+        let _ = shared.wills.set(Arc::downgrade(&wills));
         Arc::new(Deadlines {
             clock: shared.clock.clone(),
             store: shared.store.clone(),

@@ -141,7 +141,14 @@ impl Owners {
         Tick(self.lease_until.load(Ordering::Acquire))
     }
 
-    /// The same as it was committed.
+    /// Whether the boot lease had run out at `tick`. Never asked of the wall clock: it may step.
+    #[must_use]
+    pub fn lapsed_at(&self, tick: Tick) -> bool {
+        let until = self.lease_until();
+        until != Tick(0) && tick >= until
+    }
+
+    /// The same as it was committed: only for what is recorded.
     #[must_use]
     pub fn lease_until_ms(&self) -> Millis {
         Millis(self.lease_until_ms.load(Ordering::Acquire))

@@ -1,13 +1,16 @@
 //! What every part of one running node shares; made once by `node`, handed around as `Arc<Shared>`.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use gateway::codec::ReasonCode;
+use parking_lot::Mutex;
 use session::id::Key;
-use session::lifecycle::{EndReason, SessionRow};
+use session::lifecycle::{EndReason, SessionRow, WillKey, WillStage};
 use session::time::Tick;
+use storage::{EventPort, GroupId};
+use tokio::sync::Notify;
 
 use crate::auth::Authority;
 use crate::clock::NodeClock;
@@ -21,6 +24,7 @@ use crate::usecase::end::{Call, EndCase, EndError};
 use crate::usecase::isolation::LocalIsolation;
 use crate::usecase::queue::ConnectQueue;
 use crate::usecase::reclaim::{self, Retention};
+use crate::usecase::will::{EarlierWills, WillExecutor};
 use crate::usecase::{ConnectError, ConnectInput, Connected, EndInput};
 use crate::worker::{self, Workers};
 
@@ -44,17 +48,68 @@ pub struct Shared {
     pub options: Arc<worker::Options>,
     pub disconnects: Arc<Disconnects>,
     pub connects: ConnectQueue,
+    /// The executor of Wills; it publishes through this node, so it comes last and is not kept alive from here.
+    pub wills: OnceLock<Weak<WillExecutor>>,
     pub isolation: LocalIsolation,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
     pub retention: Retention,
 }
 
-/// Takes ended lifetimes out of the routing.
+/// Takes ended lifetimes out of the routing: at once for a use case that saw the end, and all of them from the store's news, whoever
+/// ended them and whatever became of the call.
 #[derive(Debug)]
 pub struct ForgetLifetimes {
     pub store: storage::Store,
     pub router: Arc<Router>,
+    news: EndedNews,
+}
+
+/// Ended lifetimes that the store reported and that are not forgotten yet; bounded by the durable sessions.
+#[derive(Debug, Default)]
+pub struct EndedNews(Arc<EndedQueue>);
+
+#[derive(Debug, Default)]
+struct EndedQueue {
+    ended: Mutex<Vec<(GroupId, u64)>>,
+    wake: Notify,
+}
+
+impl EventPort for EndedQueue {
+    fn changed(&self, group: GroupId, ended: Vec<u64>, _wills: Vec<(WillKey, WillStage)>) {
+        if !ended.is_empty() {
+            self.ended.lock().extend(ended.into_iter().map(|lifetime| (group, lifetime)));
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl EndedNews {
+    /// Collects the news of `store` from now on. Begin before the routes are restored, so that none is missed.
+    #[must_use]
+    pub fn of(store: &storage::Store) -> Self {
+        let queue = Arc::new(EndedQueue::default());
+        store.watch(&(queue.clone() as Arc<dyn EventPort>));
+        Self(queue)
+    }
+}
+
+impl ForgetLifetimes {
+    #[must_use]
+    pub fn new(store: storage::Store, router: Arc<Router>, news: EndedNews) -> Self {
+        Self { store, router, news }
+    }
+
+    /// Forgets what the store reports; the storage thread is not held up by the routing. Runs until the task is dropped.
+    pub async fn run_forever(self: Arc<Self>) {
+        loop {
+            self.news.0.wake.notified().await;
+            let ended = std::mem::take(&mut *self.news.0.ended.lock());
+            for (group, lifetime) in ended {
+                self.router.forget_inbox(group, lifetime);
+            }
+        }
+    }
 }
 
 impl LifetimeOver for ForgetLifetimes {
@@ -80,6 +135,7 @@ impl Shared {
         recheck: &impl Fn() -> bool,
     ) -> Result<Connected, ConnectError> {
         let authority = StoreAuthority(self.store.clone());
+        let wills = self.wills.get().and_then(Weak::upgrade);
         let case = ConnectCase {
             boot: &self.boot,
             clock: &self.clock,
@@ -89,6 +145,7 @@ impl Shared {
             authority: &authority,
             isolation: &self.isolation,
             over: self,
+            wills: wills.as_ref().map(|wills| wills as &dyn EarlierWills),
             lease_ms: self.lease_ms,
         };
         case.run(input, recheck).await
@@ -100,7 +157,8 @@ impl Shared {
     /// See [`EndError`]; repeating the call is always safe.
     pub async fn end(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
         let authority = StoreAuthority(self.store.clone());
-        let case = EndCase { authority: &authority, isolation: &self.isolation, clock: &*self.clock };
+        let own = Some((&self.boot, self.owners.lease_until()));
+        let case = EndCase { authority: &authority, isolation: &self.isolation, clock: &*self.clock, own };
         let cancelled = AtomicBool::new(false);
         let call = Call { deadline, cancelled: &cancelled };
         let mut attempts = 0;

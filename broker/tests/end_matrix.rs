@@ -42,6 +42,8 @@ enum Fault {
     ConflictStatus,
     PanicCommit,
     CancelCommit,
+    /// Beyond the matrix: the store never answers.
+    HangingCommit,
 }
 
 const SECRET: &str = "injected secret";
@@ -83,7 +85,7 @@ impl Bench {
     }
 
     async fn end(&self, owner: &Owner, reason: EndReason) -> Result<SessionRow, EndError> {
-        let case = EndCase { authority: self, isolation: self, clock: self };
+        let case = EndCase { authority: self, isolation: self, clock: self, own: None };
         let call = Call { deadline: Tick(u64::MAX), cancelled: &self.cancelled };
         let input = EndInput { owner: owner.clone(), reason, will: WillMode::Publish, release: false };
         case.run(&call, &input, &|| 0).await
@@ -128,6 +130,9 @@ impl Authority for Bench {
     ) -> Result<Reply, Unavailable> {
         assert!(before.is_none());
         let is_end = matches!(command, Command::End(_));
+        if self.fault() == Fault::HangingCommit {
+            return std::future::pending().await;
+        }
         let mut reply = self.rows.apply(command);
         if !is_end {
             return Ok(reply);
@@ -300,4 +305,37 @@ fn the_node_clock_is_always_a_usable_moment() {
     time.set_wall(1_000);
     let second = Moments::now(&clock).unwrap();
     assert!(second.at >= first.at && second.tick >= first.tick);
+}
+
+/// Owner spec §8.4: a store that does not answer is not waited for beyond the deadline, for the End and for a lapsed owner's end alike.
+#[tokio::test]
+async fn p3_a_commit_without_an_answer_ends_at_the_deadline() {
+    for lapsed in [false, true] {
+        let bench = Bench::new(Fault::HangingCommit);
+        let owner = bench.rows.row("c").unwrap().owner;
+        if lapsed {
+            bench.rows.time.advance_ms(LEASE_MS);
+        }
+        let case = EndCase { authority: &bench, isolation: &bench, clock: &bench, own: None };
+        let call = Call { deadline: bench.rows.clock.tick().plus_ms(20), cancelled: &bench.cancelled };
+        let input = EndInput { owner, reason: EndReason::Revoked, will: WillMode::Publish, release: false };
+        assert_eq!(case.run(&call, &input, &|| 0).await, Err(EndError::Deadline));
+    }
+}
+
+/// A forward step of the wall clock does not make an owner of this boot lapsed.
+#[tokio::test]
+async fn p6_end_judges_the_lease_of_this_boot_by_the_monotonic_clock() {
+    let bench = Bench::new(Fault::None);
+    let before = bench.rows.row("c").unwrap();
+    let lease = bench.rows.clock.tick().plus_ms(LEASE_MS);
+    bench.rows.time.set_wall(bench.rows.clock.millis().0 + 10 * LEASE_MS);
+    let observed = bench.rows.clock.millis();
+    let own = Some((&bench.rows.boot, lease));
+    let case = EndCase { authority: &bench, isolation: &bench, clock: &bench, own };
+    let call = Call { deadline: Tick(u64::MAX), cancelled: &bench.cancelled };
+    let owner = before.owner.clone();
+    let input = EndInput { owner, reason: EndReason::Revoked, will: WillMode::Publish, release: false };
+    case.run(&call, &input, &|| 0).await.unwrap();
+    assert_eq!(bench.rows.last_will("c").unwrap().disconnected_at, Some(observed));
 }

@@ -327,7 +327,9 @@ async fn p3_end_waits_for_admitted_work() {
     let ending = tokio::spawn({
         let (bench, owner) = (bench.clone(), row.owner.clone());
         async move {
-            let case = EndCase { authority: &*bench, isolation: &bench.isolation, clock: &bench.rows.clock };
+            let own = Some((&bench.rows.boot, bench.owners.lease_until()));
+            let clock = &bench.rows.clock;
+            let case = EndCase { authority: &*bench, isolation: &bench.isolation, clock, own };
             let cancelled = AtomicBool::new(false);
             let call = Call { deadline: bench.deadline(), cancelled: &cancelled };
             let input =
@@ -380,4 +382,102 @@ async fn mqtt_3_3_1_1_a_lapsed_lease_does_not_lose_what_was_written() {
         assert_eq!(bench.rows.maybe_sent(after.lifetime), expected, "told: {is_told}");
         drop(claim);
     }
+}
+
+/// Scenario "stepped clock": whether a DISCONNECT came in time is judged by the monotonic clock; a wall clock that steps ahead of the lease
+/// makes no Will of it.
+#[tokio::test]
+async fn p6_a_forward_step_of_the_wall_clock_makes_no_disconnect_late() {
+    let bench = Bench::new();
+    let input = bench.input("c", 3_600, Some(will(0)));
+    bench.accept(&input).await.unwrap();
+    bench.rows.time.set_wall(bench.rows.clock.millis().0 + 10 * LEASE_MS);
+    bench.eof(input.link, true);
+    assert_eq!(bench.disconnects.pending(), 0);
+    assert_eq!(bench.rows.last_will("c"), None, "cancelled by the DISCONNECT");
+    assert!(matches!(bench.rows.row("c").unwrap().state, SessionState::Offline { .. }));
+}
+
+/// The same for a takeover: the old owner of this boot is not closed as lapsed, its end is replaced in one step.
+#[tokio::test]
+async fn p6_a_forward_step_of_the_wall_clock_makes_no_owner_of_this_boot_lapsed() {
+    let bench = Bench::new();
+    let (_, before, _) = bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
+    bench.rows.time.set_wall(bench.rows.clock.millis().0 + 10 * LEASE_MS);
+    let (_, after, session_present) = bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
+    assert!(session_present);
+    assert_eq!(after.revision, before.revision + 1, "only the Connect was committed");
+}
+
+/// A disconnect after the lease end of the monotonic clock is late, wherever the wall clock stands.
+#[tokio::test]
+async fn p6_a_disconnect_after_the_lease_is_recorded_at_the_lease_end() {
+    let bench = Bench::new();
+    let input = bench.input("c", 3_600, Some(will(60)));
+    let (_, row, _) = bench.accept(&input).await.unwrap();
+    let lease_until = bench.rows.read(&row.owner.key).lease_until.unwrap();
+    bench.rows.time.advance_ms(LEASE_MS + 5_000);
+    bench.eof(input.link, true);
+    eventually("the end is recorded", || bench.disconnects.pending() == 0).await;
+    let will = bench.rows.last_will("c").unwrap();
+    assert_eq!((will.stage, will.disconnected_at), (WillStage::Waiting, Some(lease_until)));
+}
+
+/// Owner spec §7.1: a CONNECT whose time is over disturbs nobody and proposes nothing.
+#[tokio::test]
+async fn a_connect_after_its_deadline_has_no_effect() {
+    let bench = Bench::new();
+    let first = bench.input("c", 3_600, None);
+    let (old, row, _) = bench.accept(&first).await.unwrap();
+    let mut late = bench.input("c", 3_600, None);
+    late.deadline = bench.rows.clock.tick();
+    assert_eq!(bench.accept(&late).await.unwrap_err(), ConnectError::Deadline);
+    assert!(bench.is_open(first.link) && !old.is_fenced());
+    assert_eq!(bench.notices(first.link), []);
+    assert_eq!(bench.rows.row("c").unwrap(), row);
+    assert_eq!(bench.proposals.load(Ordering::SeqCst), 1);
+}
+
+/// The same when time passes before the reservation.
+#[tokio::test]
+async fn a_connect_that_is_late_before_its_reservation_proposes_nothing() {
+    let bench = Bench::new();
+    let input = bench.input("c", 3_600, None);
+    let late = bench
+        .connect(&input, &|| {
+            bench.rows.time.advance_ms(6_000);
+            true
+        })
+        .await;
+    assert_eq!(late.unwrap_err(), ConnectError::Deadline);
+    assert_eq!(bench.proposals.load(Ordering::SeqCst), 0);
+    assert_eq!(bench.owners.snapshot().held, 0);
+}
+
+/// [MQTT-3.14.2-2]: an expiry that the rows refuse is ignored; the end itself is recorded, and the DISCONNECT cancels the Will.
+#[tokio::test]
+async fn an_illegal_expiry_of_a_disconnect_does_not_lose_its_end() {
+    use broker::usecase::DisconnectInput;
+
+    let bench = Bench::new();
+    let input = bench.input("c", 0, Some(will(0)));
+    bench.accept(&input).await.unwrap();
+    let guard = bench.sockets.guards.lock().unwrap().remove(&input.link).unwrap();
+    let seen = DisconnectInput::seen_now(&bench.rows.clock, true);
+    guard.closed(DisconnectInput { expiry_sec: Some(60), ..seen });
+    assert_eq!(bench.disconnects.pending(), 0);
+    assert_eq!(bench.rows.last_will("c"), None);
+    assert!(bench.rows.row("c").is_none_or(|row| matches!(row.state, SessionState::Ended { .. })));
+}
+
+/// [MQTT-3.1.2-8]: a connection that never got its CONNACK leaves no Will.
+#[tokio::test]
+async fn a_connect_that_was_never_answered_fires_no_will() {
+    let bench = Bench::new();
+    let input = bench.input("c", 3_600, Some(will(0)));
+    bench.accept(&input).await.unwrap();
+    bench.sockets.guards.lock().unwrap().remove(&input.link).unwrap().refused();
+    assert_eq!(bench.disconnects.pending(), 0);
+    assert_eq!(bench.rows.last_will("c"), None);
+    assert!(matches!(bench.rows.row("c").unwrap().state, SessionState::Offline { .. }));
 }

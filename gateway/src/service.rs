@@ -127,6 +127,9 @@ pub enum Ended {
     Normal { at: Tick, session_expiry_sec: Option<u32> },
     /// Anything else: EOF, reset, DISCONNECT 0x04, protocol error, keep alive, fence.
     Abnormal { at: Tick, session_expiry_sec: Option<u32> },
+    /// The client never got a CONNACK (closed before, or too large for it): it was not accepted, and its Will must not appear
+    /// ([MQTT-3.1.2-8]).
+    Unanswered { at: Tick },
 }
 
 /// A future on the worker's thread.

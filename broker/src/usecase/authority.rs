@@ -17,6 +17,8 @@ pub struct PointRead {
     pub row: Option<SessionRow>,
     /// Committed lease end of the boot that owns the row; `None` when the group does not know that boot.
     pub lease_until: Option<Millis>,
+    /// Until when the ClientID belongs to the user of the row; `None`: it does not.
+    pub bound_until: Option<Millis>,
 }
 
 /// The authority gave no answer; the fate of a proposal is unknown.
@@ -51,7 +53,8 @@ impl Authority for StoreAuthority {
                 let boot = Boot { node_id: owner.node_id, boot_id: owner.boot_id.clone() };
                 group.boot(&boot).map(|boot| boot.lease_until)
             });
-            PointRead { complete: true, row: row.cloned(), lease_until }
+            let bound_until = group.bound_until(key);
+            PointRead { complete: true, row: row.cloned(), lease_until, bound_until }
         }))
     }
 

@@ -20,6 +20,7 @@ use super::authority::{Authority, PointRead, begins_fresh, next_generations};
 use super::disconnect::{Disconnects, IntentClaim, LifetimeOver, OwnerGuard};
 use super::isolation::{Isolation, IsolationError};
 use super::queue::{ConnectQueue, Entered, Turn};
+use super::will::EarlierWills;
 use super::{ConnectError, ConnectInput, Connected};
 use crate::clock::NodeClock;
 use crate::owners::{LinkTransport, Owners};
@@ -40,6 +41,8 @@ pub struct ConnectCase<'a, A, I> {
     pub authority: &'a A,
     pub isolation: &'a I,
     pub over: &'a dyn LifetimeOver,
+    /// Publishes the Wills of earlier connections before this one is answered; `None`: nobody does.
+    pub wills: Option<&'a dyn EarlierWills>,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
 }
@@ -124,13 +127,15 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
             match self.attempt(input, recheck).await {
                 Ok(connected) => return Ok(connected),
                 Err(Failed::Refused(error)) => return Err(error),
-                Err(Failed::Raced) if self.clock.tick() >= input.deadline => {
-                    return Err(ConnectError::Deadline);
-                }
                 Err(Failed::Raced) => {}
             }
         }
         Err(ConnectError::Conflict)
+    }
+
+    /// A client whose time is over is told so; nothing is disturbed for it.
+    fn check_deadline(&self, input: &ConnectInput) -> Result<(), ConnectError> {
+        if self.clock.tick() >= input.deadline { Err(ConnectError::Deadline) } else { Ok(()) }
     }
 
     async fn turn(&self, input: &ConnectInput) -> Result<Turn, ConnectError> {
@@ -149,6 +154,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
     }
 
     async fn attempt(&self, input: &ConnectInput, recheck: &impl Fn() -> bool) -> Result<Connected, Failed> {
+        self.check_deadline(input)?;
         let read = self.read(input).await?;
         let Isolated { row: previous, claim, sent } = match read.row {
             None => Isolated::default(),
@@ -177,7 +183,8 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
             if row.owner.key != input.key || row.owner.check().is_err() {
                 return Err(ConnectError::Unavailable);
             }
-            if row.uid != input.uid {
+            let bound = read.bound_until.is_some_and(|until| self.clock.millis() < until);
+            if row.uid != input.uid && bound {
                 return Err(ConnectError::Binding);
             }
             if row.revision == u64::MAX || row.updated_at > self.clock.millis() {
@@ -189,6 +196,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
 
     /// Proves that the row's owner stopped and returns the row as it stands then (owner spec §7.1 step 5).
     async fn isolate(&self, input: &ConnectInput, row: SessionRow) -> Result<Isolated, ConnectError> {
+        self.check_deadline(input)?;
         let ours = row.owner.node_id == self.boot.node_id && row.owner.boot_id == self.boot.boot_id;
         let mut claim = if ours { self.disconnects.claim(&row.owner) } else { None };
         if ours && row.state == SessionState::Active {
@@ -215,7 +223,10 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         if after.owner != row.owner {
             return Err(ConnectError::Conflict);
         }
-        let lapsed = read.lease_until.filter(|until| *until <= self.clock.millis());
+        // An owner of this boot lived by the monotonic clock; the wall clock may have stepped.
+        let lapsed = read.lease_until.filter(|until| {
+            if ours { self.owners.lapsed_at(self.clock.tick()) } else { *until <= self.clock.millis() }
+        });
         if let (SessionState::Active, Some(until)) = (after.state, lapsed) {
             let disconnect = Disconnect {
                 owner: row.owner.clone(),
@@ -225,7 +236,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
                 sent_through,
             };
             let command = Command::Disconnect(Box::new(disconnect));
-            self.authority.commit(&input.key, None, command).await.map_err(|_| ConnectError::Unavailable)?;
+            self.commit(input, None, command).await?;
             // It told what was written, and its owner is fenced now.
             sent = None;
             read = self.read(input).await?;
@@ -243,6 +254,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         previous: Option<&SessionRow>,
         sent: Option<Command>,
     ) -> Result<Connected, Failed> {
+        self.check_deadline(input)?;
         let fresh = begins_fresh(previous, input.clean_start, self.clock.millis());
         let (session_generation, owner_generation) =
             next_generations(previous, fresh).ok_or(ConnectError::Unavailable)?;
@@ -274,11 +286,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
             will: input.will.clone(),
         };
         candidate.proposed = true;
-        let commit = self.authority.commit(&input.key, sent, Command::Connect(Box::new(connect)));
-        let reply = tokio::time::timeout(self.clock.until(input.deadline), commit)
-            .await
-            .map_err(|_| ConnectError::Deadline)?
-            .map_err(|_| ConnectError::Unavailable)?;
+        let reply = self.commit(input, sent, Command::Connect(Box::new(connect))).await?;
         let (row, session_present) = match reply {
             Reply::Row { row, session_present, .. } => (*row, session_present),
             Reply::Conflict(conflict) => {
@@ -291,8 +299,26 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         self.owners.activate(&candidate.entry, &candidate.transport, row.revision, until).map_err(
             |error| if error == OwnerError::Stopped { ConnectError::Stopped } else { ConnectError::Deadline },
         )?;
+        // Whoever follows presence sees the old connection's Will before anything of its successor.
+        if let (Some(wills), true) = (self.wills, previous.is_some()) {
+            wills.settle(&input.key, input.deadline).await;
+        }
         let entry = candidate.entry.clone();
         Ok(Connected { entry, row, session_present, guard: candidate.give()? })
+    }
+
+    /// One proposal, bounded by the deadline.
+    async fn commit(
+        &self,
+        input: &ConnectInput,
+        before: Option<Command>,
+        command: Command,
+    ) -> Result<Reply, ConnectError> {
+        let commit = self.authority.commit(&input.key, before, command);
+        tokio::time::timeout(self.clock.until(input.deadline), commit)
+            .await
+            .map_err(|_| ConnectError::Deadline)?
+            .map_err(|_| ConnectError::Unavailable)
     }
 
     fn until(&self, started: Tick) -> Tick {

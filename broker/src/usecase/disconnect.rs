@@ -16,10 +16,10 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use session::id::{Key, Owner};
-use session::lifecycle::{Command, Disconnect, DisconnectKind, Reply, SessionRow, SessionState};
+use session::lifecycle::{Command, Conflict, Disconnect, DisconnectKind, Reply, SessionRow, SessionState};
 use session::owner::{Entry, Quiesce};
 use session::time::Tick;
 use storage::{CompletionPort, Done, Proposal, StorageError, Store};
@@ -77,6 +77,8 @@ struct Intent {
     /// CONNECT was never accepted: its Will must not appear ([MQTT-3.1.2-8]), whatever the lease says.
     refused: bool,
     attempts: u32,
+    /// Told when the drain of the owner makes progress; one for all times that it is asked.
+    waker: Option<Waker>,
     waiters: Vec<oneshot::Sender<()>>,
 }
 
@@ -91,7 +93,7 @@ pub struct Disconnects {
     over: Arc<dyn LifetimeOver>,
     intents: Mutex<HashMap<u64, Intent, foldhash::fast::RandomState>>,
     /// Owners whose drain made progress, for the patrol.
-    woken: Mutex<Vec<u64>>,
+    woken: Mutex<HashSet<u64, foldhash::fast::RandomState>>,
     wake: Notify,
 }
 
@@ -120,6 +122,7 @@ impl Intent {
             claimed: false,
             refused: false,
             attempts: 0,
+            waker: None,
             waiters: Vec::new(),
         }
     }
@@ -134,7 +137,7 @@ struct DrainWaker {
 impl Wake for DrainWaker {
     fn wake(self: Arc<Self>) {
         if let Some(disconnects) = self.disconnects.upgrade() {
-            disconnects.woken.lock().push(self.connection_id);
+            disconnects.woken.lock().insert(self.connection_id);
             disconnects.wake.notify_one();
         }
     }
@@ -155,7 +158,7 @@ impl Disconnects {
             proposer,
             over,
             intents: Mutex::new(HashMap::default()),
-            woken: Mutex::new(Vec::new()),
+            woken: Mutex::new(HashSet::default()),
             wake: Notify::new(),
         })
     }
@@ -173,9 +176,7 @@ impl Disconnects {
 
     /// A candidate whose proposal went out is given up: if it was committed, that is undone without a Will.
     pub(super) fn refused(&self, owner: &Owner) {
-        let observed_at = self.clock.millis();
-        let input = DisconnectInput { normal: true, expiry_sec: None, observed_at, sent_through: 0 };
-        self.end(owner, input, true);
+        self.end(owner, DisconnectInput::seen_now(&self.clock, true), true);
     }
 
     fn end(&self, owner: &Owner, input: DisconnectInput, refused: bool) {
@@ -272,10 +273,12 @@ impl Disconnects {
         if matches!(self.owners.registry().quiesce(now, owner, None), Ok(Quiesce::Proved)) {
             return true;
         }
-        let waker = Waker::from(Arc::new(DrainWaker {
-            disconnects: self.me.clone(),
-            connection_id: owner.connection_id,
-        }));
+        let waker = {
+            let mut intents = self.intents.lock();
+            let Some(intent) = intents.get_mut(&owner.connection_id) else { return false };
+            let waker = || DrainWaker { disconnects: self.me.clone(), connection_id: owner.connection_id };
+            intent.waker.get_or_insert_with(|| Waker::from(Arc::new(waker()))).clone()
+        };
         // An uncertain owner answers with an error: the patrol asks again.
         matches!(self.owners.registry().quiesce(now, owner, Some(&waker)), Ok(Quiesce::Proved))
     }
@@ -314,8 +317,8 @@ impl Disconnects {
 
     /// An end that was seen after the boot lease ran out is recorded as abnormal, at the lease end (owner spec §7.4).
     fn command(&self, owner: Owner, input: DisconnectInput, refused: bool) -> Disconnect {
+        let late = !refused && self.owners.lapsed_at(input.observed);
         let lease_until = self.owners.lease_until_ms();
-        let late = !refused && lease_until.0 != 0 && input.observed_at >= lease_until;
         let kind = if input.normal && !late { DisconnectKind::Normal } else { DisconnectKind::WithWill };
         Disconnect {
             owner,
@@ -343,6 +346,29 @@ impl Disconnects {
         }
     }
 
+    /// The end is recorded without the Session Expiry Interval of its DISCONNECT when that is what was refused.
+    fn drop_override(&self, connection_id: u64) {
+        let dropped = {
+            let mut intents = self.intents.lock();
+            let Some(intent) = intents.get_mut(&connection_id) else { return };
+            let dropped = intent.input.as_mut().and_then(|input| input.expiry_sec.take());
+            if dropped.is_some() {
+                intent.stage = Stage::Backoff { until: self.clock.tick() };
+            }
+            dropped
+        };
+        match dropped {
+            Some(expiry_sec) => {
+                tracing::warn!(expiry_sec, "the session expiry of a DISCONNECT is illegal; it is ignored");
+                self.advance(connection_id);
+            }
+            None => {
+                tracing::warn!("a disconnect was refused as illegal; it is tried again");
+                self.retry_later(connection_id);
+            }
+        }
+    }
+
     fn row_recorded(&self, row: &SessionRow) {
         if row.durable && matches!(row.state, SessionState::Ended { .. }) {
             self.over.lifetime_over(&row.owner.key, row.lifetime);
@@ -359,7 +385,14 @@ impl CompletionPort for Disconnects {
                     self.recorded(connection_id);
                 }
                 // Someone else recorded it, or a successor replaced the owner: nothing is left to do for this one.
-                Ok(_) => self.recorded(connection_id),
+                Ok(Reply::Conflict(Conflict::Fenced | Conflict::Missing | Conflict::BootRetired)) => {
+                    self.recorded(connection_id);
+                }
+                Ok(Reply::Conflict(Conflict::Illegal)) => self.drop_override(connection_id),
+                Ok(reply) => {
+                    tracing::warn!(?reply, "a disconnect was answered unexpectedly; it is tried again");
+                    self.retry_later(connection_id);
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a disconnect is not recorded yet");
                     self.retry_later(connection_id);
@@ -381,13 +414,18 @@ impl OwnerGuard {
         self.ended = true;
         self.disconnects.closed(self.entry.owner(), input);
     }
+
+    /// The same for a connection that never got its CONNACK: it was not accepted, and its Will must not appear ([MQTT-3.1.2-8]).
+    pub fn refused(mut self) {
+        self.ended = true;
+        self.disconnects.refused(self.entry.owner());
+    }
 }
 
 impl Drop for OwnerGuard {
     fn drop(&mut self) {
         if !self.ended {
-            let observed_at = self.disconnects.clock.millis();
-            let input = DisconnectInput { normal: false, expiry_sec: None, observed_at, sent_through: 0 };
+            let input = DisconnectInput::seen_now(&self.disconnects.clock, false);
             self.disconnects.closed(self.entry.owner(), input);
         }
     }

@@ -9,8 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
-use session::id::Owner;
+use session::id::{Boot, Owner};
 use session::lifecycle::{
     Command, Disconnect, DisconnectKind, End, EndReason, Reply, SessionRow, SessionState,
 };
@@ -92,6 +93,8 @@ pub struct EndCase<'a, A, I, M> {
     pub authority: &'a A,
     pub isolation: &'a I,
     pub clock: &'a M,
+    /// This boot and the end of its lease; owners of it lived by the monotonic clock, whatever the wall clock says.
+    pub own: Option<(&'a Boot, Tick)>,
 }
 
 impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
@@ -128,7 +131,9 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
             return Err(EndError::Evidence);
         }
         self.check_clock(observed, &row)?;
-        if let (SessionState::Active, Some(until)) = (row.state, lease_until.filter(|l| *l <= observed.at)) {
+        if let (SessionState::Active, Some(until)) =
+            (row.state, lease_until.filter(|until| self.lapsed(&row.owner, *until, observed)))
+        {
             row = self.close_lapsed(call, observed, &row, until).await?;
         }
         call.check(self.now()?.tick)?;
@@ -136,6 +141,25 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
             return Ok(row);
         }
         self.commit_end(call, input, &row, observed, sent_through()).await
+    }
+
+    /// Whether the lease of `owner` had run out at `observed`.
+    fn lapsed(&self, owner: &Owner, until: Millis, observed: Moment) -> bool {
+        match self.own {
+            Some((boot, lease)) if boot.node_id == owner.node_id && boot.boot_id == owner.boot_id => {
+                lease != Tick(0) && observed.tick >= lease
+            }
+            _ => until <= observed.at,
+        }
+    }
+
+    /// One proposal, bounded by the deadline of the call.
+    async fn commit(&self, call: &Call<'_>, owner: &Owner, command: Command) -> Result<Reply, EndError> {
+        let left = Duration::from_nanos(call.deadline.0.saturating_sub(self.now()?.tick.0));
+        tokio::time::timeout(left, self.authority.commit(&owner.key, None, command))
+            .await
+            .map_err(|_| EndError::Deadline)?
+            .map_err(|_| EndError::Unavailable)
     }
 
     async fn commit_end(
@@ -155,11 +179,7 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
             sent_through,
         };
         let expected = row.revision + 1;
-        let reply = self
-            .authority
-            .commit(&input.owner.key, None, Command::End(Box::new(end)))
-            .await
-            .map_err(|_| EndError::Unavailable)?;
+        let reply = self.commit(call, &input.owner, Command::End(Box::new(end))).await?;
         call.check(self.now()?.tick)?;
         match reply {
             Reply::Row { row, .. } => {
@@ -191,10 +211,7 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
             expiry_sec: None,
             sent_through: 0,
         };
-        self.authority
-            .commit(&row.owner.key, None, Command::Disconnect(Box::new(disconnect)))
-            .await
-            .map_err(|_| EndError::Unavailable)?;
+        self.commit(call, &row.owner, Command::Disconnect(Box::new(disconnect))).await?;
         let third = self.read(call, &row.owner).await?;
         let moved = third.revision == row.revision + 1 && third.state != SessionState::Active;
         if third.uid != row.uid || !moved {
@@ -217,7 +234,7 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
         call.check(self.now()?.tick)?;
         let read = self.authority.read(&owner.key).await.map_err(|_| EndError::Unavailable)?;
         call.check(self.now()?.tick)?;
-        let PointRead { complete: true, row, lease_until } = read else { return Err(EndError::Evidence) };
+        let PointRead { complete: true, row, lease_until, .. } = read else { return Err(EndError::Evidence) };
         let row = row.ok_or(EndError::Fenced)?;
         let ended = matches!(row.state, SessionState::Ended { .. });
         if row.owner.check().is_err()

@@ -20,6 +20,8 @@ use session::lifecycle::{EndReason, SessionRow, WillMode, WillTemplate};
 use session::owner::Entry;
 use session::time::{Millis, Tick};
 
+use crate::clock::NodeClock;
+
 /// An authenticated CONNECT.
 #[derive(Debug, Clone)]
 pub struct ConnectInput {
@@ -71,10 +73,21 @@ pub enum ConnectError {
 pub struct DisconnectInput {
     pub normal: bool,
     pub expiry_sec: Option<u32>,
-    /// When it was seen, before slow work.
+    /// When it was seen, before slow work. Whether it was in time is judged on this monotonic reading alone.
+    pub observed: Tick,
+    /// The same, as it is recorded.
     pub observed_at: Millis,
     /// Inbox offsets below this were written to the client.
     pub sent_through: u64,
+}
+
+impl DisconnectInput {
+    /// An end that is seen now and about which the client said nothing more.
+    #[must_use]
+    pub fn seen_now(clock: &NodeClock, normal: bool) -> Self {
+        let (observed, observed_at) = (clock.tick(), clock.millis());
+        Self { normal, expiry_sec: None, observed, observed_at, sent_through: 0 }
+    }
 }
 
 /// An operator's decision (owner spec §8).

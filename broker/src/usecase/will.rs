@@ -8,18 +8,22 @@
 //!                     └── permission gone ──▶ Rejected
 //! ```
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
-use session::id::Boot;
+use session::id::{Boot, Key};
 use session::lifecycle::{Command, Reply, WillKey, WillRow, WillStage};
 use session::message::Message;
+use session::time::{Millis, Tick};
 use storage::{Done, GroupId, Proposal, Store};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
 
 use crate::clock::NodeClock;
 
@@ -27,8 +31,10 @@ use crate::clock::NodeClock;
 pub const EXECUTING_MAX: usize = 1_024;
 /// Lease of an executor (owner spec §6.3).
 const EXECUTOR_LEASE_MS: u64 = 10_000;
+/// Pause before a publication that failed is tried again under the same lease; doubles.
+const RETRY_MS: u64 = 250;
 
-/// The durable part failed or has no answer; the Will stays claimed and is taken up again when its executor's lease ran out.
+/// The durable part failed or has no answer; it is tried again under the executor's lease, and then when that ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the Will could not be published now")]
 pub struct NotPublished;
@@ -49,6 +55,34 @@ pub trait WillPublisher: Send + Sync + std::fmt::Debug {
     fn deliver_live(&self, message: &Arc<Message>);
 }
 
+/// What CONNECT needs to know of the Wills of earlier connections.
+pub trait EarlierWills: Send + Sync + std::fmt::Debug {
+    /// Returns when no Will of `key` that is due is left unpublished, or at `deadline`.
+    fn settle<'a>(&'a self, key: &'a Key, deadline: Tick) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+}
+
+impl EarlierWills for Arc<WillExecutor> {
+    fn settle<'a>(&'a self, key: &'a Key, deadline: Tick) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let group = self.store.group_of(key);
+            let (wills, executing) = self.unpublished(group, key);
+            if wills.is_empty() && !executing {
+                return;
+            }
+            let news = self.waiting.lock().entry(key.clone()).or_default().clone();
+            let published = self.wait_published(group, key, &news);
+            if tokio::time::timeout(self.clock.until(deadline), published).await.is_err() {
+                tracing::warn!("an earlier Will is not published yet; its successor does not wait longer");
+            }
+            let mut waiting = self.waiting.lock();
+            // The map's and this one: nobody else waits.
+            if Arc::strong_count(&news) <= 2 {
+                waiting.remove(key);
+            }
+        })
+    }
+}
+
 /// Counters for metrics.
 #[derive(Debug, Default)]
 pub struct WillCounters {
@@ -65,7 +99,9 @@ pub struct WillExecutor {
     store: Store,
     publisher: Arc<dyn WillPublisher>,
     /// Wills in execution here, so that a due page that names them again starts nothing.
-    executing: Mutex<HashSet<WillKey, foldhash::fast::RandomState>>,
+    executing: Mutex<BTreeSet<WillKey>>,
+    /// Connections that wait until the earlier Wills of their session are published; bounded by the connections.
+    waiting: Mutex<HashMap<Key, Arc<Notify>, foldhash::fast::RandomState>>,
     pub counters: WillCounters,
 }
 
@@ -82,22 +118,32 @@ impl WillExecutor {
             clock,
             store,
             publisher,
-            executing: Mutex::new(HashSet::default()),
+            executing: Mutex::new(BTreeSet::new()),
+            waiting: Mutex::new(HashMap::default()),
             counters: WillCounters::default(),
         })
     }
 
     /// Takes up the due Wills of a group that are not in execution yet, as one batch beside others; returns how many.
     pub fn start(self: &Arc<Self>, group: GroupId, due: impl Iterator<Item = WillKey>) -> usize {
-        let mut keys = Vec::new();
+        self.take_up(group, due, EXECUTING_MAX)
+    }
+
+    fn take_up(
+        self: &Arc<Self>,
+        group: GroupId,
+        due: impl Iterator<Item = WillKey>,
+        executing_max: usize,
+    ) -> usize {
+        let mut keys = HashSet::new();
         {
             let mut executing = self.executing.lock();
             for key in due {
-                if executing.len() >= EXECUTING_MAX {
+                if executing.len() >= executing_max {
                     break;
                 }
                 if executing.insert(key.clone()) {
-                    keys.push(key);
+                    keys.insert(key);
                 }
             }
         }
@@ -105,17 +151,58 @@ impl WillExecutor {
         if started > 0 {
             let executor = self.clone();
             tokio::spawn(async move {
-                executor.execute(group, &keys).await;
-                let mut executing = executor.executing.lock();
-                for key in &keys {
-                    executing.remove(key);
+                let mut left = keys;
+                executor.execute(group, &mut left).await;
+                for key in left {
+                    executor.finish(&key);
                 }
             });
         }
         started
     }
 
-    async fn execute(&self, group: GroupId, keys: &[WillKey]) {
+    /// Nothing more is done for this Will here and now.
+    fn finish(&self, will: &WillKey) {
+        self.executing.lock().remove(will);
+        if let Some(waiting) = self.waiting.lock().get(&will.key) {
+            waiting.notify_waiters();
+        }
+    }
+
+    /// Wills of `key` that are to be published, and whether one of them is in execution here.
+    fn unpublished(&self, group: GroupId, key: &Key) -> (Vec<WillKey>, bool) {
+        // Asked first: a Will leaves the execution after its row is gone.
+        let executing = {
+            let first = WillKey { key: key.clone(), session_generation: 0, will_generation: 0 };
+            self.executing.lock().range(first..).next().is_some_and(|will| will.key == *key)
+        };
+        let wills = self.store.read(group, |rows| {
+            let due = |row: &WillRow| matches!(row.stage, WillStage::Ready | WillStage::Executing);
+            rows.wills_of(key).filter(|(_, row)| due(row)).map(|(will, _)| will.clone()).collect()
+        });
+        (wills, executing)
+    }
+
+    async fn wait_published(self: &Arc<Self>, group: GroupId, key: &Key, news: &Notify) {
+        let mut taken_up = false;
+        loop {
+            let mut finished = std::pin::pin!(news.notified());
+            finished.as_mut().enable();
+            let (wills, executing) = self.unpublished(group, key);
+            if wills.is_empty() && !executing {
+                return;
+            }
+            // Once; what fails is taken up again when it is due.
+            if !std::mem::replace(&mut taken_up, true) {
+                self.take_up(group, wills.into_iter(), usize::MAX);
+            }
+            finished.await;
+        }
+    }
+
+    /// `left`: the Wills that are not finished.
+    async fn execute(&self, group: GroupId, left: &mut HashSet<WillKey>) {
+        let keys: Vec<WillKey> = left.iter().cloned().collect();
         // Captured before the proposal: a late commit can only shorten the lease.
         let lease_until = self.clock.millis().plus_ms(EXECUTOR_LEASE_MS);
         let claims = keys.iter().map(|will| Command::WillClaim { will: will.clone(), lease_until });
@@ -128,30 +215,41 @@ impl WillExecutor {
                 .filter(|(_, row)| row.stage == WillStage::Executing && self.is_mine(row))
                 .collect()
         });
-        let (mut publishing, mut rejected) = (Vec::new(), Vec::new());
-        for (key, row) in claimed {
-            if self.publisher.is_permitted(&row) {
-                let message = Arc::new(self.stamped(&row));
-                let task = tokio::spawn(self.publisher.publish(&key, &message));
-                publishing.push((key, message, task));
-            } else {
-                rejected.push(Command::WillReject { will: key });
-            }
-        }
+        let (permitted, rejected): (Vec<_>, Vec<_>) =
+            claimed.into_iter().partition(|(_, row)| self.publisher.is_permitted(row));
         self.counters.rejected.fetch_add(rejected.len() as u64, Ordering::Relaxed);
-        let mut published = Vec::new();
-        for (key, message, task) in publishing {
-            match task.await {
-                Ok(Ok(())) => published.push((key, message)),
-                Ok(Err(_)) | Err(_) => {
-                    self.counters.failed.fetch_add(1, Ordering::Relaxed);
-                }
+        let mut publishing = JoinSet::new();
+        for (key, row) in permitted {
+            let message = Arc::new(self.stamped(&row));
+            let (publisher, clock) = (self.publisher.clone(), self.clock.clone());
+            publishing.spawn(async move {
+                publish_within(&*publisher, &clock, lease_until, &key, &message)
+                    .await
+                    .map(|()| (key, message))
+            });
+        }
+        let rejects = rejected.into_iter().map(|(will, _)| Command::WillReject { will });
+        propose_all(&self.store, group, rejects).await;
+        // What is finished is recorded together, and does not wait for what is slow: its executor's lease runs.
+        while let Some(first) = publishing.join_next().await {
+            let mut finished = vec![first];
+            finished.extend(std::iter::from_fn(|| publishing.try_join_next()));
+            let count = finished.len();
+            let published: Vec<_> = finished.into_iter().filter_map(|one| one.ok()?.ok()).collect();
+            self.counters.failed.fetch_add((count - published.len()) as u64, Ordering::Relaxed);
+            self.record(group, &published).await;
+            for (key, _) in published {
+                left.remove(&key);
+                self.finish(&key);
             }
         }
+    }
+
+    /// Commits that these were published; live deliveries follow.
+    async fn record(&self, group: GroupId, published: &[(WillKey, Arc<Message>)]) {
         let records = published.iter().map(|(key, _)| Command::WillPublished { will: key.clone() });
-        let replies = propose_all(&self.store, group, rejected.into_iter().chain(records)).await;
-        let first_record = replies.len() - published.len();
-        for ((_, message), reply) in published.iter().zip(&replies[first_record..]) {
+        let replies = propose_all(&self.store, group, records).await;
+        for ((_, message), reply) in published.iter().zip(&replies) {
             if matches!(reply, Some(Reply::Done { .. })) {
                 self.counters.published.fetch_add(1, Ordering::Relaxed);
                 self.publisher.deliver_live(message);
@@ -169,6 +267,25 @@ impl WillExecutor {
         message.expires_at =
             row.message_expiry_sec.map(|sec| self.clock.millis().plus_ms(u64::from(sec) * 1_000));
         message
+    }
+}
+
+/// Publishes a Will, again while its executor's lease runs; a repetition stores nothing twice, its stamp is the same.
+async fn publish_within(
+    publisher: &dyn WillPublisher,
+    clock: &NodeClock,
+    lease_until: Millis,
+    key: &WillKey,
+    message: &Arc<Message>,
+) -> Result<(), NotPublished> {
+    let mut pause_ms = RETRY_MS;
+    loop {
+        let outcome = publisher.publish(key, message).await;
+        if outcome.is_ok() || clock.millis().plus_ms(pause_ms) >= lease_until {
+            return outcome;
+        }
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        pause_ms *= 2;
     }
 }
 

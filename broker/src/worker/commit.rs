@@ -106,6 +106,8 @@ impl Worker {
         session.scopes.resume(committed.scope);
         self.go_on(&mut session, committed.op, committed.reply, None);
         self.advance_publishes(&mut session, None);
+        // Parcels and proposals leave before the End of this owner can be proved.
+        self.flush();
         session.scopes.leave();
         self.keep_orphan(session);
     }
@@ -126,6 +128,8 @@ impl Worker {
             self.go_on(session, committed.op, committed.reply, None);
         }
         self.advance_publishes(session, None);
+        // Parcels and proposals leave before the End of this owner can be proved.
+        self.flush();
         session.scopes.leave();
     }
 

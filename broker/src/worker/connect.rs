@@ -63,7 +63,12 @@ impl Worker {
         let name = client_id(&packet)?;
         let (namespace, protocol) = self.options.listener(&request.peer.listener);
         let key = Key { namespace, client_id: Arc::clone(&name.client_id) };
-        let user = self.authenticate_client(request, &packet, &key).await?;
+        let authenticated = self.authenticate_client(request, &packet, &key);
+        let left = self.shared.clock.until(deadline);
+        let user = match tokio::time::timeout(left, authenticated).await {
+            Ok(user) => user?,
+            Err(_) => return Err(refused(ConnectError::Deadline)),
+        };
         let mut access = Access::new(&self.shared.auth, user.clone());
         let will = self.will(&packet, &key, &mut access)?;
         let expiry_sec = packet.session_expiry_sec.min(self.options.expiry_max_sec);

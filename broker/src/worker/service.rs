@@ -168,22 +168,30 @@ impl Service for Worker {
         }
         self.end_feed(&mut session);
         // A turn that was cut short, and completions that nobody looked at any more.
+        // What is collected leaves before the proof that the owner stopped.
+        self.flush();
         session.scopes.leave();
         self.settle_left_over(&mut session);
-        self.flush();
         let sent_through = session.durable.as_ref().map_or(0, |durable| durable.inbox.sent_through());
-        let (normal, at, expiry_sec) = match ended {
-            Ended::Normal { at, session_expiry_sec } => (true, at, session_expiry_sec),
-            Ended::Abnormal { at, session_expiry_sec } => (false, at, session_expiry_sec),
+        let (normal, at, expiry_sec, accepted) = match ended {
+            Ended::Normal { at, session_expiry_sec } => (true, at, session_expiry_sec, true),
+            Ended::Abnormal { at, session_expiry_sec } => (false, at, session_expiry_sec, true),
+            Ended::Unanswered { at } => (false, at, None, false),
         };
+        // The same cap as for CONNECT.
+        let expiry_sec = expiry_sec.map(|sec| sec.min(self.options.expiry_max_sec));
         if let Some(recorder) = &self.recorder {
             let reason = if normal { CloseReason::Normal } else { CloseReason::Lost };
             recorder.connection_closed(session.protocol, reason);
         }
         let ago_ms = self.now.get().ms_since(at);
         let observed_at = session::time::Millis(self.now_ms.get().0.saturating_sub(ago_ms));
-        if let Some(guard) = session.guard.take() {
-            guard.closed(DisconnectInput { normal, expiry_sec, observed_at, sent_through });
+        match session.guard.take() {
+            Some(guard) if accepted => {
+                guard.closed(DisconnectInput { normal, expiry_sec, observed: at, observed_at, sent_through });
+            }
+            Some(guard) => guard.refused(),
+            None => {}
         }
         self.keep_orphan(Box::new(session));
     }

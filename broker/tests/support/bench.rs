@@ -163,9 +163,11 @@ impl Bench {
     pub fn eof(&self, link: LinkId, normal: bool) {
         let guard = self.sockets.guards.lock().unwrap().remove(&link);
         if let Some(guard) = guard {
-            let observed_at = self.rows.clock.millis();
             let sent_through = self.sockets.sent_through.load(Ordering::SeqCst);
-            guard.closed(DisconnectInput { normal, expiry_sec: None, observed_at, sent_through });
+            guard.closed(DisconnectInput {
+                sent_through,
+                ..DisconnectInput::seen_now(&self.rows.clock, normal)
+            });
         }
     }
 
@@ -199,6 +201,7 @@ impl Bench {
             authority: self,
             isolation: &self.isolation,
             over: &*self.over,
+            wills: None,
             lease_ms: LEASE_MS,
         };
         let Connected { entry, row, session_present, guard } = case.run(input, recheck).await?;

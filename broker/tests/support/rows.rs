@@ -62,7 +62,7 @@ impl Rows {
         let group = self.group.lock().unwrap();
         let row = group.0.session(key).cloned();
         let lease_until = group.0.boot(&self.boot).map(|boot| boot.lease_until);
-        PointRead { complete: true, row, lease_until }
+        PointRead { complete: true, row, lease_until, bound_until: group.0.bound_until(key) }
     }
 
     pub fn row(&self, client_id: &str) -> Option<SessionRow> {

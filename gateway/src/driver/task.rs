@@ -252,7 +252,7 @@ impl<S: Service> Connection<S> {
             let connack = connack(&accepted, limits);
             self.out.packet(&Packet::ConnAck(Box::new(connack)));
         }
-        let server_keep_alive_sec = accepted.server_keep_alive_sec;
+        let (keep_alive_sec, expiry_sec) = (accepted.server_keep_alive_sec, accepted.session_expiry_sec);
         let session = self.session.insert(accepted.session);
         self.stage = Stage::Running;
         if let Some(request) = closing {
@@ -262,7 +262,7 @@ impl<S: Service> Connection<S> {
             // [MQTT-3.2.0-1]: without a CONNACK no other packet may be sent.
             return Err(Finish::silent());
         }
-        self.machine.accept(server_keep_alive_sec);
+        self.machine.accept(keep_alive_sec, expiry_sec);
         let client = self.out.client_limits();
         let shape = Shape {
             version: client.version,
@@ -324,10 +324,10 @@ impl<S: Service> Connection<S> {
         }
         if std::mem::take(&mut self.buffered) {
             let data = std::mem::take(&mut self.inbuf);
-            let used = self.frames(&data)?;
+            let (used, outcome) = self.frames(&data);
             self.keep_rest(&data[used..]);
             buffers::give(data);
-            return Ok(Read::More);
+            return outcome.map(|()| Read::More);
         }
         if self.eof {
             return Err(Finish::gone());
@@ -393,20 +393,21 @@ impl<S: Service> Connection<S> {
             scratch.bytes()[start..HEADROOM].copy_from_slice(&self.inbuf);
             self.inbuf.clear();
             let data = &scratch.bytes()[start..filled];
-            let used = self.frames(data)?;
+            let (used, outcome) = self.frames(data);
             self.keep_rest(&data[used..]);
+            outcome
         } else {
             // A big packet on its way: it grows in its own buffer, and only its header is looked at again.
             self.inbuf.extend_from_slice(&scratch.bytes()[HEADROOM..filled]);
             let data = std::mem::take(&mut self.inbuf);
-            let used = self.frames(&data)?;
+            let (used, outcome) = self.frames(&data);
             if used == 0 {
                 self.inbuf = data;
             } else {
                 self.keep_rest(&data[used..]);
             }
+            outcome
         }
-        Ok(())
     }
 
     fn keep_rest(&mut self, rest: &[u8]) {
@@ -421,29 +422,37 @@ impl<S: Service> Connection<S> {
         self.inbuf.extend_from_slice(rest);
     }
 
-    /// Handles all complete packets at the start of `data`; how many bytes they were.
-    fn frames(&mut self, data: &[u8]) -> Result<usize, Finish> {
+    /// Handles all complete packets at the start of `data`; how many bytes they were, also when the connection ends: what follows may
+    /// be a DISCONNECT.
+    fn frames(&mut self, data: &[u8]) -> (usize, Result<(), Finish>) {
         let now = self.worker.service.now();
-        let mut in_turn = false;
-        let outcome = self.frames_in_turn(now, data, &mut in_turn);
+        let (mut in_turn, mut used) = (false, 0);
+        let mut outcome = self.frames_in_turn(now, data, &mut in_turn, &mut used);
         if in_turn && let Some(session) = &mut self.session {
             self.worker.service.turn_end(session, &mut self.out);
         }
-        let used = outcome?;
-        self.check_output()?;
-        if used > 0 {
+        if outcome.is_ok() {
+            outcome = self.check_output();
+        }
+        if outcome.is_ok() && used > 0 {
             self.renew_keep_alive(now);
         }
-        Ok(used)
+        (used, outcome)
     }
 
-    fn frames_in_turn(&mut self, now: Tick, data: &[u8], in_turn: &mut bool) -> Result<usize, Finish> {
-        let mut used = 0;
+    /// `used`: bytes of the frames that were handled; a frame that ends the connection is not among them.
+    fn frames_in_turn(
+        &mut self,
+        now: Tick,
+        data: &[u8],
+        in_turn: &mut bool,
+        used: &mut usize,
+    ) -> Result<(), Finish> {
         loop {
-            let rest = &data[used..];
+            let rest = &data[*used..];
             let frame = match self.machine.frame(rest) {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return Ok(used),
+                Ok(None) => return Ok(()),
                 Err(fault) => return Err(self.fault(fault)),
             };
             let len = frame.len;
@@ -456,10 +465,7 @@ impl<S: Service> Connection<S> {
                     let Some(session) = &mut self.session else { return Err(Finish::silent()) };
                     let service = &self.worker.service;
                     if !*in_turn {
-                        if let Err(fenced) = service.turn_begin(session) {
-                            self.machine.handle_last_words(now, rest);
-                            return Err(Finish::because(fenced));
-                        }
+                        service.turn_begin(session).map_err(Finish::because)?;
                         *in_turn = true;
                     }
                     service.packet(session, &packet, &mut self.out).map_err(Finish::because)?;
@@ -470,17 +476,19 @@ impl<S: Service> Connection<S> {
                     let client = ClientLimits::new(&connect, &self.endpoint.limits);
                     let request = self.request(client, &rest[..len], now);
                     self.begin_connect(request);
-                    self.buffered = data.len() > used + len;
-                    return Ok(used + len);
+                    *used += len;
+                    self.buffered = data.len() > *used;
+                    return Ok(());
                 }
                 Input::Auth(auth) => {
                     let (reason, data_of_client) = (auth.reason, owned_data(&auth));
                     self.answer_auth(reason, data_of_client)?;
-                    self.buffered = data.len() > used + len;
-                    return Ok(used + len);
+                    *used += len;
+                    self.buffered = data.len() > *used;
+                    return Ok(());
                 }
             }
-            used += len;
+            *used += len;
         }
     }
 

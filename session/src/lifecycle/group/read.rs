@@ -72,6 +72,18 @@ impl Group {
         self.wills.get(will).map(|slot| &*slot.row)
     }
 
+    /// Wills of a key that have not reached a terminal stage, oldest first.
+    pub fn wills_of(&self, key: &Key) -> impl Iterator<Item = (&WillKey, &WillRow)> {
+        self.range_of_wills(key)
+    }
+
+    /// Until when the ClientID belongs to the user of its row ([`Millis::NEVER`]: as long as the row is as it is); `None`: anybody may
+    /// connect with it.
+    #[must_use]
+    pub fn bound_until(&self, key: &Key) -> Option<Millis> {
+        self.sessions.get(key)?.bound_until()
+    }
+
     /// The newest Will of a key that has not reached a terminal stage.
     #[must_use]
     pub fn last_will(&self, key: &Key) -> Option<&WillRow> {

@@ -56,8 +56,15 @@ impl Slot {
 
     /// Whether the ClientID still belongs to the user of the row.
     pub(super) fn binding_holds(&self, now: Millis) -> bool {
-        !self.ended()
-            || (self.ever_durable && self.row.uid.is_some() && self.keep_until.is_none_or(|t| now < t))
+        self.bound_until().is_some_and(|until| now < until)
+    }
+
+    /// Until when it does; `None`: it does not.
+    pub(super) fn bound_until(&self) -> Option<Millis> {
+        if !self.ended() {
+            return Some(Millis::NEVER);
+        }
+        (self.ever_durable && self.row.uid.is_some()).then(|| self.keep_until.unwrap_or(Millis::NEVER))
     }
 
     /// Whether the ended row itself must stay.

@@ -265,9 +265,13 @@ impl Group {
 
     /// The Will that the session refers to, or else the one of the key that was installed last.
     pub(super) fn newest_will(&self, key: &Key) -> Option<&WillRow> {
+        self.range_of_wills(key).next_back().map(|(_, row)| row)
+    }
+
+    pub(super) fn range_of_wills(&self, key: &Key) -> impl DoubleEndedIterator<Item = (&WillKey, &WillRow)> {
         let first = WillKey { key: key.clone(), session_generation: 0, will_generation: 0 };
         let last = WillKey { key: key.clone(), session_generation: u64::MAX, will_generation: u64::MAX };
-        self.wills.range(first..=last).next_back().map(|(_, will)| &*will.row)
+        self.wills.range(first..=last).map(|(key, will)| (key, &*will.row))
     }
 }
 
