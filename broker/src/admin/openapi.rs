@@ -135,87 +135,144 @@ fn object(properties: &[(&str, Value)]) -> Value {
     json!({ "type": "object", "properties": map, "required": required })
 }
 
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn number() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+fn flag() -> Value {
+    json!({ "type": "boolean" })
+}
+
+fn maybe(kind: &str) -> Value {
+    json!({ "type": [kind, "null"] })
+}
+
+fn maybe_one(name: &str) -> Value {
+    json!({ "anyOf": [reference(name), { "type": "null" }] })
+}
+
+fn list(name: &str) -> Value {
+    json!({ "type": "array", "items": reference(name) })
+}
+
 fn schemas() -> Value {
-    let (text, number, flag) = (
-        json!({ "type": "string" }),
-        json!({ "type": "integer", "minimum": 0 }),
-        json!({ "type": "boolean" }),
-    );
-    let maybe = |kind: &str| json!({ "type": [kind, "null"] });
-    let list = |name: &str| json!({ "type": "array", "items": reference(name) });
+    let mut schemas = session_schemas();
+    let others = node_schemas().into_iter().chain(end_schemas());
+    schemas.extend(others);
+    schemas
+        .into_iter()
+        .map(|(name, schema)| (name.to_owned(), schema))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+fn session_schemas() -> Vec<(&'static str, Value)> {
     let owner = [
-        ("namespace", text.clone()),
-        ("client_id", text.clone()),
-        ("session_generation", number.clone()),
-        ("owner_generation", number.clone()),
-        ("node_id", number.clone()),
-        ("boot_id", text.clone()),
-        ("connection_id", number.clone()),
+        ("namespace", text()),
+        ("client_id", text()),
+        ("session_generation", number()),
+        ("owner_generation", number()),
+        ("node_id", number()),
+        ("boot_id", text()),
+        ("connection_id", number()),
     ];
     let summary = [
-        ("namespace", text.clone()),
-        ("client_id", text.clone()),
+        ("namespace", text()),
+        ("client_id", text()),
         ("user", maybe("string")),
         ("state", json!({ "enum": ["active", "offline", "ended"] })),
         ("end_reason", maybe("string")),
-        ("node_id", number.clone()),
-        ("session_generation", number.clone()),
-        ("owner_generation", number.clone()),
-        ("revision", number.clone()),
-        ("durable", flag.clone()),
-        ("expiry_sec", number.clone()),
-        ("connected_at_ms", number.clone()),
-        ("updated_at_ms", number.clone()),
+        ("node_id", number()),
+        ("session_generation", number()),
+        ("owner_generation", number()),
+        ("revision", number()),
+        ("durable", flag()),
+        ("expiry_sec", number()),
+        ("connected_at_ms", number()),
+        ("updated_at_ms", number()),
     ];
-    let detail: Vec<_> = summary
-        .iter()
-        .cloned()
-        .chain([
-            ("owner", reference("Owner")),
-            ("offline_expires_at_ms", maybe("integer")),
-            ("inbox", json!({ "anyOf": [reference("Inbox"), { "type": "null" }] })),
-            ("will", json!({ "anyOf": [reference("Will"), { "type": "null" }] })),
-            ("subscriptions", list("Subscription")),
-            ("subscriptions_total", number.clone()),
-        ])
-        .collect();
-    let mut end_request = object(&[
+    let more = [
+        ("owner", reference("Owner")),
+        ("offline_expires_at_ms", maybe("integer")),
+        ("inbox", maybe_one("Inbox")),
+        ("will", maybe_one("Will")),
+        ("subscriptions", list("Subscription")),
+        ("subscriptions_total", number()),
+    ];
+    let detail: Vec<_> = summary.iter().cloned().chain(more).collect();
+    let inbox = [("messages", number()), ("bytes", number()), ("base", number()), ("end", number())];
+    let will = [("phase", text()), ("delay_sec", number()), ("due_at_ms", maybe("integer"))];
+    let subscription = [
+        ("filter", text()),
+        ("qos", number()),
+        ("no_local", flag()),
+        ("retain_as_published", flag()),
+        ("identifier", number()),
+    ];
+    vec![
+        ("Owner", object(&owner)),
+        ("SessionSummary", object(&summary)),
+        ("Sessions", object(&[("sessions", list("SessionSummary")), ("cursor", maybe("string"))])),
+        ("SessionDetail", object(&detail)),
+        ("Inbox", object(&inbox)),
+        ("Will", object(&will)),
+        ("Subscription", object(&subscription)),
+    ]
+}
+
+fn node_schemas() -> Vec<(&'static str, Value)> {
+    let boot = [
+        ("boot_id", text()),
+        ("current", flag()),
+        ("lease_until_ms", number()),
+        ("retired_at_ms", maybe("integer")),
+        ("retired_by", maybe("string")),
+    ];
+    let node = [
+        ("node_id", number()),
+        ("local", flag()),
+        ("version", maybe("string")),
+        ("connections", maybe("integer")),
+        ("started_at_ms", maybe("integer")),
+        ("boots", list("Boot")),
+    ];
+    vec![("Boot", object(&boot)), ("Node", object(&node)), ("Nodes", object(&[("nodes", list("Node"))]))]
+}
+
+fn end_schemas() -> Vec<(&'static str, Value)> {
+    let mut request = object(&[
         ("reason", json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] })),
         ("owner", reference("Owner")),
         ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
         ("release", json!({ "type": "boolean", "default": false })),
     ]);
-    end_request["required"] = json!(["reason"]);
-    end_request["additionalProperties"] = json!(false);
+    request["required"] = json!(["reason"]);
+    request["additionalProperties"] = json!(false);
     let record = [
-        ("seq", number.clone()),
-        ("at_ms", number.clone()),
-        ("action", text.clone()),
-        ("who", text.clone()),
-        ("namespace", text.clone()),
-        ("client_id", text.clone()),
-        ("owner", json!({ "anyOf": [reference("Owner"), { "type": "null" }] })),
-        ("reason", text.clone()),
-        ("will", text.clone()),
-        ("release", flag.clone()),
-        ("result", text.clone()),
+        ("seq", number()),
+        ("at_ms", number()),
+        ("action", text()),
+        ("who", text()),
+        ("namespace", text()),
+        ("client_id", text()),
+        ("owner", maybe_one("Owner")),
+        ("reason", text()),
+        ("will", text()),
+        ("release", flag()),
+        ("result", text()),
         ("revision", maybe("integer")),
     ];
-    json!({
-        "Problem": object(&[("type", text.clone()), ("title", text.clone()), ("status", number.clone()), ("code", text.clone()), ("detail", text.clone())]),
-        "Owner": object(&owner),
-        "SessionSummary": object(&summary),
-        "Sessions": object(&[("sessions", list("SessionSummary")), ("cursor", maybe("string"))]),
-        "SessionDetail": object(&detail),
-        "Inbox": object(&[("messages", number.clone()), ("bytes", number.clone()), ("base", number.clone()), ("end", number.clone())]),
-        "Will": object(&[("phase", text.clone()), ("delay_sec", number.clone()), ("due_at_ms", maybe("integer"))]),
-        "Subscription": object(&[("filter", text.clone()), ("qos", number.clone()), ("no_local", flag.clone()), ("retain_as_published", flag.clone()), ("identifier", number.clone())]),
-        "EndRequest": end_request,
-        "EndAnswer": object(&[("revision", number.clone()), ("owner", reference("Owner"))]),
-        "Boot": object(&[("boot_id", text.clone()), ("current", flag.clone()), ("lease_until_ms", number.clone()), ("retired_at_ms", maybe("integer")), ("retired_by", maybe("string"))]),
-        "Node": object(&[("node_id", number), ("local", flag), ("version", maybe("string")), ("connections", maybe("integer")), ("started_at_ms", maybe("integer")), ("boots", list("Boot"))]),
-        "Nodes": object(&[("nodes", list("Node"))]),
-        "AuditRecord": object(&record),
-        "Audit": object(&[("records", list("AuditRecord")), ("cursor", maybe("string"))]),
-    })
+    let problem =
+        [("type", text()), ("title", text()), ("status", number()), ("code", text()), ("detail", text())];
+    vec![
+        ("EndRequest", request),
+        ("EndAnswer", object(&[("revision", number()), ("owner", reference("Owner"))])),
+        ("AuditRecord", object(&record)),
+        ("Audit", object(&[("records", list("AuditRecord")), ("cursor", maybe("string"))])),
+        ("Problem", object(&problem)),
+    ]
 }

@@ -85,9 +85,8 @@ fn check_fields(schema: &str, value: &impl serde::Serialize) {
     assert_eq!(told, written, "{schema}");
 }
 
-#[test]
-fn the_schemas_have_exactly_the_fields_that_are_written() {
-    let owner = OwnerView {
+fn owner() -> OwnerView {
+    OwnerView {
         namespace: "main".into(),
         client_id: "c".into(),
         session_generation: 1,
@@ -95,8 +94,11 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
         node_id: 3,
         boot_id: "b".into(),
         connection_id: 4,
-    };
-    let summary = SessionSummary {
+    }
+}
+
+fn summary() -> SessionSummary {
+    SessionSummary {
         namespace: "main".into(),
         client_id: "c".into(),
         user: None,
@@ -110,7 +112,12 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
         expiry_sec: 1,
         connected_at_ms: 1,
         updated_at_ms: 1,
-    };
+    }
+}
+
+#[test]
+fn the_schemas_have_exactly_the_fields_that_are_written() {
+    let (owner, summary) = (owner(), summary());
     let subscription = SubscriptionView {
         filter: "a".into(),
         qos: 1,

@@ -268,7 +268,7 @@ fn substitute(pattern: &str, client_id: &str, user: &str) -> SmallVec<[u8; 256]>
     let mut filter = SmallVec::new();
     let mut rest = pattern;
     while let Some(at) = rest.find('%') {
-        filter.extend_from_slice(rest[..at].as_bytes());
+        filter.extend_from_slice(&rest.as_bytes()[..at]);
         rest = &rest[at..];
         let (name, len) = match rest.as_bytes().get(1) {
             Some(b'c') => (client_id, 2),

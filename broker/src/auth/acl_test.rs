@@ -30,8 +30,10 @@ topic read #
 pattern write sensor/%c/data
 pattern readwrite user/%u/#
 pattern deny user/%u/locked
+pattern read in-%c-x/y
 ";
 
+/// The expected answers are those of mosquitto 2.0.11 with this file.
 #[test]
 fn rules_decide_as_mosquitto_does() {
     // (user, client id, topic, may publish, may read)
@@ -59,6 +61,8 @@ fn rules_decide_as_mosquitto_does() {
         (Some("carol"), "c1", "public/a", false, false),
         (Some("carol"), "c1", "user/carol/x", true, true),
         (Some("carol"), "a/b", "sensor/a/b/data", true, false),
+        (Some("carol"), "c1", "in-c1-x/y", false, true),
+        (Some("carol"), "a+b", "user/carol/x", false, false),
     ];
     for (user, client_id, topic, publish, read) in table {
         let grants = grants(RULES, user);
