@@ -157,3 +157,24 @@ async fn p1_a_data_directory_has_one_node() {
     assert!(Node::start(&config(dir.path())).await.is_err());
     node.stop(Duration::from_secs(10)).await;
 }
+
+/// [MQTT-3.1.4-3], presence: the Will of the connection that is taken over is published before anything of its successor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p6_the_will_of_a_taken_over_connection_comes_before_its_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(&config(dir.path())).await.unwrap();
+    let (mut watcher, _) = connect(&node, "watcher").await;
+    watcher.subscribe("presence/c", 1).await;
+    let mut last = Client::dial(node.address("mqtt").unwrap()).await;
+    last.connect_with_will("c", "presence/c", b"offline").await;
+    for _ in 0..20 {
+        let mut next = Client::dial(node.address("mqtt").unwrap()).await;
+        next.connect_with_will("c", "presence/c", b"offline").await;
+        next.publish("presence/c", b"online", 1).await;
+        assert_eq!(watcher.message().await.1, b"offline");
+        assert_eq!(watcher.message().await.1, b"online");
+        last = next;
+    }
+    drop(last);
+    assert_eq!(node.stop(Duration::from_secs(10)).await, Stopped::Graceful);
+}

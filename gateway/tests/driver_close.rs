@@ -210,7 +210,7 @@ fn close_during_connect_waits_for_its_end() {
         toy.released.set(true);
     });
     client.expect_end();
-    assert!(matches!(bench.wait_closed("slow").ended, Ended::Abnormal { .. }));
+    assert!(matches!(bench.wait_closed("slow").ended, Ended::Unanswered { .. }));
 }
 
 /// Graceful stop: clients hear 0x8B, all sessions are reported, no task is left, nobody can connect.

@@ -48,6 +48,23 @@ impl Client {
         body[0] & 1 == 1
     }
 
+    /// CONNECT with a Will without delay, QoS 1; Session Present.
+    pub async fn connect_with_will(&mut self, client_id: &str, topic: &str, payload: &[u8]) -> bool {
+        let mut body = Vec::new();
+        string(&mut body, "MQTT");
+        body.extend_from_slice(&[5, 0x0C, 0, 60, 5, 0x11]);
+        body.extend_from_slice(&300_u32.to_be_bytes());
+        string(&mut body, client_id);
+        body.push(0);
+        string(&mut body, topic);
+        body.extend_from_slice(&u16::try_from(payload.len()).unwrap().to_be_bytes());
+        body.extend_from_slice(payload);
+        self.send(&packet(0x10, &body)).await;
+        let (kind, body) = self.packet().await.expect("CONNACK");
+        assert_eq!((kind, body[1]), (0x20, 0), "CONNECT is accepted");
+        body[0] & 1 == 1
+    }
+
     /// Whether CONNECT is accepted.
     pub async fn try_connect(&mut self, client_id: &str, expiry_sec: u32) -> bool {
         self.send_connect(client_id, expiry_sec).await;
