@@ -353,3 +353,33 @@ async fn p9_a_message_larger_than_the_outbox_reaches_a_durable_session() {
     later.subscribe("#", 0).await;
     assert_eq!(payload(&later.message().await), large);
 }
+
+/// [MQTT-3.3.4-9] is about MQTT 5: a 3.1.1 client was told no Receive Maximum and is slowed down, not closed; a v5 client that
+/// exceeds the one it was told is closed with 0x93.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_v5_client_can_exceed_the_receive_maximum() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[("session.receive_maximum", "10")]).await;
+    let mut old = Client::connect_v3(&node, "old").await;
+    for packet_id in 1..=1_000_u16 {
+        let mut body = vec![0, 1, b'r'];
+        body.extend_from_slice(&packet_id.to_be_bytes());
+        body.push(b'x');
+        old.raw(0x33, &body);
+    }
+    old.flush().await;
+    for packet_id in 1..=1_000 {
+        assert_eq!(old.next().await, Some(Got::Ack(0x40, packet_id, 0)));
+    }
+
+    let (mut new, _) = Client::connect(&node, "new", 0, WIDE).await;
+    for packet_id in 1..=100 {
+        new.publish("r", "x", 1, true, packet_id);
+    }
+    new.flush().await;
+    let mut last = None;
+    while let Some(got) = new.next().await {
+        last = Some(got);
+    }
+    assert_eq!(last, Some(Got::Disconnect(0x93)));
+}

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
@@ -13,11 +13,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::config::{Log, LogFormat, LogLevel};
 
 /// The process has one log, so it has one level.
-static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Starts logging. A second call changes nothing but the level.
 pub fn init(log: &Log) {
-    let (filter, handle) = reload::Layer::new(level_filter(log.level));
+    let (filter, handle) = reload::Layer::new(filter(log.level));
     let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     let layer = match log.format {
         LogFormat::Text => text.with_ansi(std::io::stderr().is_terminal()).boxed(),
@@ -34,8 +34,19 @@ pub fn init(log: &Log) {
 pub fn set_level(level: LogLevel) {
     if let Some(handle) = LEVEL.get() {
         // Fails only when the subscriber is gone, and with it the log.
-        let _ = handle.reload(level_filter(level));
+        let _ = handle.reload(filter(level));
     }
+}
+
+/// The Raft library speaks one level louder than an operator wants to hear it.
+fn filter(level: LogLevel) -> Targets {
+    let quieter = match level {
+        LogLevel::Error => LogLevel::Error,
+        LogLevel::Warn | LogLevel::Info => LogLevel::Warn,
+        LogLevel::Debug => LogLevel::Info,
+        LogLevel::Trace => LogLevel::Debug,
+    };
+    Targets::new().with_default(level_filter(level)).with_target("openraft", level_filter(quieter))
 }
 
 fn level_filter(level: LogLevel) -> LevelFilter {

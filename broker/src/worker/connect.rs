@@ -164,7 +164,7 @@ impl Worker {
             access,
             version: packet.version,
             scopes: Scopes::default(),
-            inbound: Inbound::new(self.options.receive_maximum, received),
+            inbound: Inbound::new(self.receive_maximum(packet.version), received),
             outbound: Outbound::new(inflight_max),
             publishes: Publishes::default(),
             durable,
@@ -172,6 +172,15 @@ impl Worker {
             failed: false,
             protocol: ProtocolLabel::Tcp,
             guard: Some(connected.guard),
+        }
+    }
+
+    /// A 3.1.1 client is told no Receive Maximum, so it cannot exceed one: what it has under way is bounded by its open scopes,
+    /// when they are used up its socket is not read.
+    fn receive_maximum(&self, version: Version) -> u16 {
+        match version {
+            Version::V5 => self.options.receive_maximum,
+            Version::V311 => u16::MAX,
         }
     }
 

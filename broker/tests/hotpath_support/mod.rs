@@ -80,6 +80,20 @@ impl Client {
         (client, body[0] == 1)
     }
 
+    /// Connects as a 3.1.1 client with a clean session.
+    pub async fn connect_v3(node: &Node, client_id: &str) -> Self {
+        let stream = TcpStream::connect(node.address("mqtt").unwrap()).await.unwrap();
+        let mut client = Self { stream, buffer: Vec::new(), out: Vec::new() };
+        let mut body = Vec::new();
+        string(&mut body, "MQTT");
+        body.extend_from_slice(&[4, 2, 0, 0]);
+        string(&mut body, client_id);
+        client.raw(0x10, &body);
+        client.flush().await;
+        assert_eq!(client.frame().await, Some((0x20, vec![0, 0])), "CONNECT is accepted");
+        client
+    }
+
     /// Queues a packet; `flush` sends it.
     pub fn raw(&mut self, first: u8, body: &[u8]) {
         self.out.push(first);
