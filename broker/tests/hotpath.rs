@@ -1,5 +1,7 @@
 //! The hot path on a whole node: order, windows, bounds and rights from PUBLISH to delivery, over real sockets and two workers.
 
+#![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails the test")]
+
 mod hotpath_support;
 
 use std::collections::BTreeSet;

@@ -25,8 +25,7 @@ pub enum StorageError {
     /// The directory is not where it was made: a copy must not prove that the boots of its original ended.
     #[error(
         "the data directory {path} was copied or moved since it was made ({what}); if the original may still run, \
-         use the original. If it never will, run `exactmq restore --adopt` on this directory and retire its boots with \
-         `exactmq node retire --attest`"
+         use the original. This version cannot adopt a copy: start with an empty directory instead"
     )]
     Copied { path: PathBuf, what: String },
     #[error("another process holds {0}; stop it or use another --data-dir")]

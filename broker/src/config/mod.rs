@@ -130,12 +130,8 @@ impl Default for Listener {
 choice! {
     /// What happens to a message that an inbox has no room for.
     OnQuota {
-        /// The message is dropped.
+        /// The message is dropped and counted.
         DropNew = "drop_new",
-        /// The oldest unsent messages make room.
-        DropOld = "drop_old",
-        /// The session is ended with reason quota.
-        End = "end",
     }
 }
 

@@ -100,7 +100,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
     key!(Restart, session.topic_alias_out_maximum in 0..=65_535, "Topic aliases the broker sets towards a client that allows them."),
     key!(Restart, session.inbox_messages_max in 1..=1_000_000_000, "Messages queued for one durable session."),
     key!(Restart, session.inbox_bytes_max in 1_024..=1_099_511_627_776, "Bytes queued for one durable session."),
-    key!(Restart, session.on_quota: super::OnQuota, "What gives way when an inbox is full: the new message, the oldest ones, or the session."),
+    key!(Restart, session.on_quota: super::OnQuota, "What gives way when an inbox is full: the new message."),
     key!(Restart, session.queue_qos0_offline: bool, "Queue QoS 0 messages for durable sessions that are offline."),
     key!(Restart, session.outbox_bytes_max in 16_384..=1_073_741_824, "Bytes waiting to be written to one client; QoS 0 beyond it is dropped and counted."),
     key!(Restart, session.inflight_max in 1..=65_534, "QoS 1 and 2 messages sent to one client and not acknowledged, whatever more the client allows."),

@@ -235,7 +235,7 @@ impl Worker {
         // What may be at the client already must be finished, however old it is.
         let expired = !delivery.dup && is_expired(&delivery.message, self.now_ms.get());
         // The same goes for a revoked permission: the receiver may hold the id of an exchange that is to happen once.
-        let forbidden = !may_read && !(delivery.dup && delivery.qos == QoS::ExactlyOnce);
+        let forbidden = !(may_read || (delivery.dup && delivery.qos == QoS::ExactlyOnce));
         if expired || forbidden {
             let why = if forbidden { DropReason::NotAuthorized } else { DropReason::Expired };
             self.stats.dropped(why, 1);
