@@ -7,6 +7,7 @@ use gateway::codec::{AckType, ReasonCode};
 use gateway::connection::Output;
 use session::lifecycle::{Command, Reply};
 use session::owner::Scope;
+use session::time::Tick;
 use smallvec::SmallVec;
 use storage::{Done, GroupId, Proposal, StorageError};
 
@@ -46,6 +47,8 @@ pub(super) struct Pending {
     post: Rc<Post>,
     op: Op,
     scope: Rc<Scope>,
+    /// The turn that proposed it.
+    proposed: Tick,
 }
 
 /// A command that came back.
@@ -61,7 +64,7 @@ impl Worker {
     pub(super) fn propose(&self, session: &mut Session, group: GroupId, command: Command, op: Op) -> bool {
         let Some(scope) = session.scopes.share() else { return false };
         let post = Rc::clone(&session.post);
-        let token = self.pending.borrow_mut().insert(Pending { post, op, scope });
+        let token = self.pending.borrow_mut().insert(Pending { post, op, scope, proposed: self.now.get() });
         let port = Arc::clone(&self.port) as Arc<dyn storage::CompletionPort>;
         let done = Done::Port { port, token: token as u64 };
         self.batch.borrow_mut().propose(group, Proposal { command, done });
@@ -73,7 +76,10 @@ impl Worker {
         for (token, reply) in batch {
             let pending =
                 usize::try_from(token).ok().and_then(|token| self.pending.borrow_mut().try_remove(token));
-            let Some(Pending { post, op, scope }) = pending else { continue };
+            let Some(Pending { post, op, scope, proposed }) = pending else { continue };
+            if let Some(recorder) = &self.recorder {
+                recorder.commit(self.now.get().0.saturating_sub(proposed.0));
+            }
             let committed = Committed { op, reply, scope };
             if post.closed.get() {
                 self.settle_closed(&post, committed);
@@ -209,7 +215,7 @@ impl Worker {
         if let Reply::Appended { over_quota, .. } = reply
             && *over_quota > 0
         {
-            self.stats.dropped(DropReason::InboxMessages, u64::from(*over_quota));
+            self.stats.dropped(DropReason::InboxQuota, u64::from(*over_quota));
         }
     }
 }

@@ -12,6 +12,11 @@ impl Worker {
     pub(super) fn housekeep(&self) {
         if let Some(recorder) = &self.recorder {
             self.reported.set(self.stats.report(recorder, &self.reported.get()));
+            // The thread of a worker runs one runtime, which counts this for itself.
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                let busy = runtime.metrics().worker_total_busy_duration(0);
+                recorder.set_busy(u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX));
+            }
         }
         let stored = self.stored();
         self.retained_full.set(stored.retained >= self.options.retained_messages_max);

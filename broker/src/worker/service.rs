@@ -181,7 +181,11 @@ impl Service for Worker {
         // The same cap as for CONNECT.
         let expiry_sec = expiry_sec.map(|sec| sec.min(self.options.expiry_max_sec));
         if let Some(recorder) = &self.recorder {
-            let reason = if normal { CloseReason::Normal } else { CloseReason::Lost };
+            let reason = match ended {
+                Ended::Normal { .. } => CloseReason::Normal,
+                Ended::Abnormal { .. } => CloseReason::Abnormal,
+                Ended::Unanswered { .. } => CloseReason::Unanswered,
+            };
             recorder.connection_closed(session.protocol, reason);
         }
         let ago_ms = self.now.get().ms_since(at);
