@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use labels::{
     AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, IsolationOutcome,
-    OwnerState, PacketType, ProtocolLabel, QosLabel, RaftState, SessionLabel, SweepEvent, TakeoverOutcome,
-    WillEvent, WillState,
+    OwnerState, ProtocolLabel, QosLabel, RaftState, SessionLabel, SweepEvent, TakeoverOutcome, WillEvent,
+    WillState,
 };
 
 /// Upper bounds of the histogram buckets, nanoseconds; one more bucket has no bound.
@@ -62,8 +62,6 @@ type Counters<const N: usize> = [AtomicU64; N];
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
-    packets: [Counters<{ PacketType::COUNT }>; Direction::COUNT],
-    packet_bytes: [Counters<{ PacketType::COUNT }>; Direction::COUNT],
     messages: [Counters<{ QosLabel::COUNT }>; Direction::COUNT],
     dropped: Counters<{ DropReason::COUNT }>,
     opened: Counters<{ ProtocolLabel::COUNT }>,
@@ -77,7 +75,6 @@ struct Shard {
     takeovers: [Histogram; TakeoverOutcome::COUNT],
     isolations: [Histogram; IsolationOutcome::COUNT],
     commits: Histogram,
-    fsyncs: Histogram,
     busy_ns: AtomicU64,
     mailbox_depth: AtomicU64,
 }
@@ -93,6 +90,8 @@ struct Gauges {
     inbox_bytes: AtomicU64,
     messages_stored: AtomicU64,
     messages_resident_bytes: AtomicU64,
+    /// The store counts them itself.
+    fsyncs: AtomicU64,
 }
 
 impl Metrics {
@@ -155,6 +154,11 @@ impl Metrics {
         for (gauge, value) in values {
             gauge.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// Fsyncs of the log since the start, as last sampled.
+    pub fn set_fsyncs(&self, fsyncs: u64) {
+        self.gauges.fsyncs.store(fsyncs, Ordering::Relaxed);
     }
 
     /// Subscriptions in the routing index, as last sampled.
@@ -230,14 +234,6 @@ impl<W: Writer> Recorder<W> {
         &self.metrics.shards[self.shard]
     }
 
-    /// `count` packets of one type with `bytes` in all, fixed headers included.
-    #[inline]
-    pub fn packets(&self, direction: Direction, kind: PacketType, count: u64, bytes: u64) {
-        let shard = self.shard();
-        W::add(&shard.packets[direction as usize][kind as usize], count);
-        W::add(&shard.packet_bytes[direction as usize][kind as usize], bytes);
-    }
-
     /// Application messages: taken from publishers (`In`), handed to subscribers (`Out`).
     #[inline]
     pub fn messages(&self, direction: Direction, qos: QosLabel, count: u64) {
@@ -279,7 +275,7 @@ impl<W: Writer> Recorder<W> {
         W::add(&self.shard().sweeps[event as usize], count);
     }
 
-    /// From the CONNECT that met an active owner to its answer.
+    /// From the authenticated CONNECT that met an active owner to its answer.
     pub fn takeover(&self, outcome: TakeoverOutcome, elapsed_ns: u64) {
         Self::observe(&self.shard().takeovers[outcome as usize], elapsed_ns);
     }
@@ -289,19 +285,15 @@ impl<W: Writer> Recorder<W> {
         Self::observe(&self.shard().isolations[outcome as usize], elapsed_ns);
     }
 
-    /// From the proposal to the reply.
+    /// From a worker's proposal to the turn that takes its reply.
+    #[inline]
     pub fn commit(&self, elapsed_ns: u64) {
         Self::observe(&self.shard().commits, elapsed_ns);
     }
 
-    pub fn fsync(&self, elapsed_ns: u64) {
-        Self::observe(&self.shard().fsyncs, elapsed_ns);
-    }
-
-    /// Time for which the thread did work rather than wait for it.
-    #[inline]
-    pub fn busy(&self, elapsed_ns: u64) {
-        W::add(&self.shard().busy_ns, elapsed_ns);
+    /// Time for which this worker's thread did work rather than wait for it, since its start.
+    pub fn set_busy(&self, total_ns: u64) {
+        self.shard().busy_ns.store(total_ns, Ordering::Relaxed);
     }
 
     /// Entries that wait in this worker's mailbox.

@@ -21,7 +21,7 @@ use crate::usecase::authority::StoreAuthority;
 use crate::usecase::connect::ConnectCase;
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
 use crate::usecase::end::{Call, EndCase, EndError};
-use crate::usecase::isolation::LocalIsolation;
+use crate::usecase::isolation::{LocalIsolation, Timed};
 use crate::usecase::queue::ConnectQueue;
 use crate::usecase::reclaim::{self, Retention};
 use crate::usecase::will::{EarlierWills, WillExecutor};
@@ -136,6 +136,8 @@ impl Shared {
     ) -> Result<Connected, ConnectError> {
         let authority = StoreAuthority(self.store.clone());
         let wills = self.wills.get().and_then(Weak::upgrade);
+        let recorder = self.metrics.control();
+        let isolation = Timed { isolation: &self.isolation, clock: &self.clock, recorder: &recorder };
         let case = ConnectCase {
             boot: &self.boot,
             clock: &self.clock,
@@ -143,10 +145,11 @@ impl Shared {
             disconnects: &self.disconnects,
             queue: &self.connects,
             authority: &authority,
-            isolation: &self.isolation,
+            isolation: &isolation,
             over: self,
             wills: wills.as_ref().map(|wills| wills as &dyn EarlierWills),
             lease_ms: self.lease_ms,
+            recorder: Some(&recorder),
         };
         case.run(input, recheck).await
     }
@@ -158,7 +161,9 @@ impl Shared {
     pub async fn end(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
         let authority = StoreAuthority(self.store.clone());
         let own = Some((&self.boot, self.owners.lease_until()));
-        let case = EndCase { authority: &authority, isolation: &self.isolation, clock: &*self.clock, own };
+        let recorder = self.metrics.control();
+        let isolation = Timed { isolation: &self.isolation, clock: &self.clock, recorder: &recorder };
+        let case = EndCase { authority: &authority, isolation: &isolation, clock: &*self.clock, own };
         let cancelled = AtomicBool::new(false);
         let call = Call { deadline, cancelled: &cancelled };
         let mut attempts = 0;

@@ -93,6 +93,28 @@ async fn p2_a_socket_that_does_not_close_refuses_the_takeover_in_bounded_time() 
     assert!(session_present);
 }
 
+/// DESIGN §11: takeovers and isolations are counted by outcome; a CONNECT that met no active owner is not a takeover.
+#[tokio::test]
+async fn metrics_tell_takeovers_and_isolations_by_outcome() {
+    let bench = Bench::new();
+    let count = |family: &str, outcome: &str| {
+        let name = format!("exactmq_{family}_seconds_count{{outcome=\"{outcome}\"}} ");
+        let page = bench.metrics.render();
+        page.lines().find_map(|line| line.strip_prefix(&*name)?.parse::<u64>().ok()).unwrap()
+    };
+    bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
+    assert_eq!((count("takeover", "done"), count("isolation", "proved")), (0, 0));
+    bench.sockets.stuck.store(true, Ordering::SeqCst);
+    let mut late = bench.input("c", 3_600, None);
+    late.deadline = bench.rows.clock.tick().plus_ms(50);
+    assert_eq!(bench.accept(&late).await.unwrap_err(), ConnectError::Deadline);
+    assert_eq!((count("takeover", "deadline"), count("isolation", "deadline")), (1, 1));
+    bench.sockets.stuck.store(false, Ordering::SeqCst);
+    bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
+    assert_eq!(count("takeover", "done"), 1);
+    assert_eq!((count("isolation", "proved"), count("isolation", "deadline")), (1, 1));
+}
+
 /// P8, scenario 12: another user's CONNECT neither reads nor disturbs the session, also with clean start.
 #[tokio::test]
 async fn p8_another_user_does_not_disturb_the_live_owner() {

@@ -34,54 +34,32 @@ pub(super) trait Label {
 labels! {
     Direction { In = "in", Out = "out" }
 
-    /// MQTT control packets (MQTT 5 §2.1.2).
-    PacketType {
-        Connect = "connect", ConnAck = "connack", Publish = "publish", PubAck = "puback", PubRec = "pubrec",
-        PubRel = "pubrel", PubComp = "pubcomp", Subscribe = "subscribe", SubAck = "suback",
-        Unsubscribe = "unsubscribe", UnsubAck = "unsuback", PingReq = "pingreq", PingResp = "pingresp",
-        Disconnect = "disconnect", Auth = "auth",
-    }
-
     QosLabel { Zero = "0", One = "1", Two = "2" }
 
     ProtocolLabel { Tcp = "tcp", Tls = "tls", Ws = "ws", Wss = "wss" }
 
     /// Why a connection ended.
     CloseReason {
-        /// DISCONNECT 0x00.
+        /// DISCONNECT 0x00: no Will is due.
         Normal = "normal",
-        /// DISCONNECT 0x04.
-        WithWill = "with_will",
-        /// End of stream or reset.
-        Lost = "lost",
-        KeepAlive = "keep_alive",
-        /// No complete CONNECT in time.
-        ConnectTimeout = "connect_timeout",
-        /// Refused with a CONNACK.
-        Refused = "refused",
-        ProtocolError = "protocol_error",
-        Takeover = "takeover",
-        Ended = "ended",
-        /// The lease of this boot or of the owner was lost.
-        Fenced = "fenced",
-        Quota = "quota",
-        Shutdown = "shutdown",
+        /// Everything else that ends a session's connection.
+        Abnormal = "abnormal",
+        /// Gone before its CONNACK was written.
+        Unanswered = "unanswered",
     }
 
     /// Why a message did not reach a subscriber, or was not taken from a publisher.
     DropReason {
         OutboxFull = "outbox_full",
-        InboxMessages = "inbox_messages",
-        InboxBytes = "inbox_bytes",
+        /// The inbox of a durable session holds as many messages or bytes as it may.
+        InboxQuota = "inbox_quota",
         Expired = "expired",
         /// Larger than the client's Maximum Packet Size.
         TooLarge = "too_large",
         NotAuthorized = "not_authorized",
-        /// QoS 0 for a durable session that is offline.
-        Offline = "offline",
         MailboxFull = "mailbox_full",
+        /// The node holds as many retained messages as it may, or the value is too large to be retained.
         Retained = "retained",
-        NoQuorum = "no_quorum",
     }
 
     /// How a CONNECT was answered.
@@ -103,7 +81,7 @@ labels! {
         Deadline = "deadline", Invalid = "invalid", Unavailable = "unavailable",
     }
 
-    WillEvent { Published = "published", Rejected = "rejected", Cancelled = "cancelled", Retried = "retried" }
+    WillEvent { Published = "published", Rejected = "rejected", Retried = "retried" }
 
     /// Wills that are not yet settled.
     WillState { Armed = "armed", Waiting = "waiting", Ready = "ready" }
@@ -123,14 +101,6 @@ labels! {
     SessionLabel { Active = "active", Offline = "offline", Ended = "ended" }
 
     RaftState { Leader = "leader", Follower = "follower", Candidate = "candidate", Learner = "learner", Down = "down" }
-}
-
-impl PacketType {
-    /// From the packet type of a fixed header, 1 to 15; `None` for 0.
-    #[must_use]
-    pub const fn from_wire(kind: u8) -> Option<Self> {
-        if kind == 0 || kind as usize > Self::COUNT { None } else { Some(Self::ALL[kind as usize - 1]) }
-    }
 }
 
 impl From<session::message::QoS> for QosLabel {

@@ -26,7 +26,8 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
         "exactmq_worker_busy_seconds_total{worker=\"1\"}",
         "exactmq_messages_dropped_total{reason=\"outbox_full\"}",
         "exactmq_takeover_seconds_bucket{outcome=\"done\",le=\"+Inf\"}",
-        "exactmq_fsync_seconds_count",
+        "exactmq_commit_seconds_count",
+        "exactmq_fsyncs_total",
     ] {
         assert!(before.contains_key(name), "{name} is missing");
     }
@@ -38,7 +39,6 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
 
 fn record_everything<W: Writer>(recorder: &Recorder<W>) {
     for direction in Direction::ALL {
-        PacketType::ALL.iter().for_each(|kind| recorder.packets(*direction, *kind, 1, 2));
         QosLabel::ALL.iter().for_each(|qos| recorder.messages(*direction, *qos, 1));
     }
     DropReason::ALL.iter().for_each(|reason| recorder.dropped(*reason, 1));
@@ -52,8 +52,7 @@ fn record_everything<W: Writer>(recorder: &Recorder<W>) {
     TakeoverOutcome::ALL.iter().for_each(|outcome| recorder.takeover(*outcome, 1));
     IsolationOutcome::ALL.iter().for_each(|outcome| recorder.isolation(*outcome, 1));
     recorder.commit(1);
-    recorder.fsync(1);
-    recorder.busy(1);
+    recorder.set_busy(1);
 }
 
 #[test]
@@ -112,23 +111,19 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
     let metrics = Metrics::new(1, 1);
     let (worker, control) = (metrics.worker(0).expect("free"), metrics.control());
     (0..3).for_each(|_| worker.connection_opened(ProtocolLabel::Tls));
-    control.connection_closed(ProtocolLabel::Tls, CloseReason::KeepAlive);
+    control.connection_closed(ProtocolLabel::Tls, CloseReason::Abnormal);
     metrics.set_raft_state(0, RaftState::Candidate);
     metrics.set_raft_state(0, RaftState::Leader);
     metrics.set_raft_state(9, RaftState::Leader);
+    worker.set_busy(1_500_000_000);
+    worker.set_busy(2_500_000_000);
+    metrics.set_fsyncs(7);
     let page = metrics.render();
     let series = series(&page);
     assert_eq!(series["exactmq_connections{protocol=\"tls\"}"], "2");
-    assert_eq!(series["exactmq_connections_closed_total{reason=\"keep_alive\"}"], "1");
+    assert_eq!(series["exactmq_connections_closed_total{reason=\"abnormal\"}"], "1");
     assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"leader\"}"], "1");
     assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"candidate\"}"], "0");
-}
-
-#[test]
-fn packet_types_follow_the_wire() {
-    assert_eq!(PacketType::from_wire(0), None);
-    assert_eq!(PacketType::from_wire(1), Some(PacketType::Connect));
-    assert_eq!(PacketType::from_wire(12), Some(PacketType::PingReq));
-    assert_eq!(PacketType::from_wire(15), Some(PacketType::Auth));
-    assert_eq!(PacketType::from_wire(16), None);
+    assert_eq!(series["exactmq_worker_busy_seconds_total{worker=\"0\"}"], "2.5");
+    assert_eq!(series["exactmq_fsyncs_total"], "7");
 }

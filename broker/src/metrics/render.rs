@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::labels::Label;
 use super::{
     AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
-    IsolationOutcome, Metrics, OwnerState, PacketType, ProtocolLabel, QosLabel, RaftState, SessionLabel,
-    Shard, SweepEvent, TakeoverOutcome, WillEvent, WillState,
+    IsolationOutcome, Metrics, OwnerState, ProtocolLabel, QosLabel, RaftState, SessionLabel, Shard,
+    SweepEvent, TakeoverOutcome, WillEvent, WillState,
 };
 
 const BYTES_EXPECTED: usize = 32 << 10;
@@ -29,15 +29,6 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn traffic(&mut self) {
-        self.directed::<PacketType>("exactmq_packets_total", "MQTT packets.", "type", |shard, d, t| {
-            &shard.packets[d][t]
-        });
-        self.directed::<PacketType>(
-            "exactmq_packet_bytes_total",
-            "Bytes of MQTT packets.",
-            "type",
-            |shard, d, t| &shard.packet_bytes[d][t],
-        );
         self.directed::<QosLabel>(
             "exactmq_messages_total",
             "Messages from publishers and to subscribers.",
@@ -143,8 +134,13 @@ impl Page<'_> {
             self.head(name, help, "gauge");
             self.line(format_args!("{name} {}", gauge.load(Ordering::Relaxed)));
         }
-        self.single_histogram("exactmq_commit_seconds", "From proposal to reply.", |shard| &shard.commits);
-        self.single_histogram("exactmq_fsync_seconds", "Fsync of the log.", |shard| &shard.fsyncs);
+        self.single_histogram(
+            "exactmq_commit_seconds",
+            "From a worker's proposal to the store until its reply.",
+            |shard| &shard.commits,
+        );
+        self.head("exactmq_fsyncs_total", "Fsyncs of the log.", "counter");
+        self.line(format_args!("exactmq_fsyncs_total {}", gauges.fsyncs.load(Ordering::Relaxed)));
         self.head("exactmq_raft_state", "1 for the role of this node in a group.", "gauge");
         for (group, cells) in metrics.raft.iter().enumerate() {
             for (index, word) in RaftState::words().enumerate() {

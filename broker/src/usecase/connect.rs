@@ -23,6 +23,7 @@ use super::queue::{ConnectQueue, Entered, Turn};
 use super::will::EarlierWills;
 use super::{ConnectError, ConnectInput, Connected};
 use crate::clock::NodeClock;
+use crate::metrics::{ControlRecorder, TakeoverOutcome};
 use crate::owners::{LinkTransport, Owners};
 
 /// Proposals of one CONNECT. Another one follows only a definite refusal with the same previous owner (owner spec §15.15).
@@ -45,6 +46,8 @@ pub struct ConnectCase<'a, A, I> {
     pub wills: Option<&'a dyn EarlierWills>,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
+    /// Counts takeovers; `None`: nobody does.
+    pub recorder: Option<&'a ControlRecorder>,
 }
 
 /// Why one attempt failed.
@@ -122,9 +125,25 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         input: &ConnectInput,
         recheck: &impl Fn() -> bool,
     ) -> Result<Connected, ConnectError> {
+        let began = self.clock.tick();
+        let mut met_active = false;
+        let outcome = self.in_turn(input, recheck, &mut met_active).await;
+        if let (Some(recorder), true) = (self.recorder, met_active) {
+            let elapsed_ns = self.clock.tick().0.saturating_sub(began.0);
+            recorder.takeover(takeover_outcome(outcome.as_ref().err()), elapsed_ns);
+        }
+        outcome
+    }
+
+    async fn in_turn(
+        &self,
+        input: &ConnectInput,
+        recheck: &impl Fn() -> bool,
+        met_active: &mut bool,
+    ) -> Result<Connected, ConnectError> {
         let _turn = self.turn(input).await?;
         for _ in 0..PROPOSALS_MAX {
-            match self.attempt(input, recheck).await {
+            match self.attempt(input, recheck, met_active).await {
                 Ok(connected) => return Ok(connected),
                 Err(Failed::Refused(error)) => return Err(error),
                 Err(Failed::Raced) => {}
@@ -153,9 +172,15 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         }
     }
 
-    async fn attempt(&self, input: &ConnectInput, recheck: &impl Fn() -> bool) -> Result<Connected, Failed> {
+    async fn attempt(
+        &self,
+        input: &ConnectInput,
+        recheck: &impl Fn() -> bool,
+        met_active: &mut bool,
+    ) -> Result<Connected, Failed> {
         self.check_deadline(input)?;
         let read = self.read(input).await?;
+        *met_active |= read.row.as_ref().is_some_and(|row| row.state == SessionState::Active);
         let Isolated { row: previous, claim, sent } = match read.row {
             None => Isolated::default(),
             Some(row) => self.isolate(input, row).await?,
@@ -344,6 +369,16 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         }
         tracing::error!("the receipt of a CONNECT does not match its proposal");
         Err(ConnectError::Unavailable)
+    }
+}
+
+fn takeover_outcome(error: Option<&ConnectError>) -> TakeoverOutcome {
+    match error {
+        None => TakeoverOutcome::Done,
+        Some(ConnectError::Conflict) => TakeoverOutcome::Conflict,
+        Some(ConnectError::Unproved) => TakeoverOutcome::Unproved,
+        Some(ConnectError::Deadline) => TakeoverOutcome::Deadline,
+        Some(_) => TakeoverOutcome::Failed,
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use session::id::Owner;
 use session::time::Tick;
 
+use crate::clock::NodeClock;
+use crate::metrics::{ControlRecorder, IsolationOutcome};
 pub use crate::owners::IsolationError;
 use crate::owners::Owners;
 
@@ -25,6 +27,32 @@ pub trait Isolation: Send + Sync {
 pub trait Receipts: Send + Sync + std::fmt::Debug {
     /// Whether a receipt proves that `owner`'s boot stopped with all its connections.
     fn covers(&self, owner: &Owner) -> bool;
+}
+
+/// Counts what another isolation proved and how long it took.
+#[derive(Debug)]
+pub struct Timed<'a, I> {
+    pub isolation: &'a I,
+    pub clock: &'a NodeClock,
+    pub recorder: &'a ControlRecorder,
+}
+
+impl<I: Isolation> Isolation for Timed<'_, I> {
+    fn quiesce<'a>(&'a self, owner: &'a Owner, deadline: Tick) -> IsolationFuture<'a> {
+        Box::pin(async move {
+            let began = self.clock.tick();
+            let proof = self.isolation.quiesce(owner, deadline).await;
+            let outcome = match &proof {
+                Ok(()) => IsolationOutcome::Proved,
+                Err(IsolationError::Unproved) => IsolationOutcome::Unknown,
+                Err(IsolationError::Close) => IsolationOutcome::Close,
+                Err(IsolationError::Deadline | IsolationError::Cancelled) => IsolationOutcome::Deadline,
+                Err(IsolationError::Invalid) => IsolationOutcome::Invalid,
+            };
+            self.recorder.isolation(outcome, self.clock.tick().0.saturating_sub(began.0));
+            proof
+        })
+    }
 }
 
 /// The isolation that one node can give by itself.

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use broker::metrics::Metrics;
 use broker::owners::{CloseLinks, Owners};
 use broker::usecase::authority::{Authority, PointRead, Unavailable};
 use broker::usecase::connect::ConnectCase;
 use broker::usecase::disconnect::{Disconnects, LifetimeOver, OwnerGuard, Proposer};
-use broker::usecase::isolation::{LocalIsolation, Receipts};
+use broker::usecase::isolation::{LocalIsolation, Receipts, Timed};
 use broker::usecase::queue::ConnectQueue;
 use broker::usecase::{ConnectError, ConnectInput, Connected, DisconnectInput};
 use gateway::codec::ReasonCode;
@@ -62,6 +63,7 @@ pub struct Bench {
     pub disconnects: Arc<Disconnects>,
     pub queue: ConnectQueue,
     pub isolation: LocalIsolation,
+    pub metrics: Arc<Metrics>,
     pub fault: Mutex<CommitFault>,
     pub proposals: AtomicUsize,
     pub over: Arc<Over>,
@@ -135,6 +137,7 @@ impl Bench {
             disconnects,
             queue: ConnectQueue::default(),
             isolation,
+            metrics: Metrics::new(1, 1),
             fault: Mutex::default(),
             proposals: AtomicUsize::new(0),
             over,
@@ -192,6 +195,8 @@ impl Bench {
         input: &ConnectInput,
         recheck: &impl Fn() -> bool,
     ) -> Result<(Arc<Entry>, SessionRow, bool), ConnectError> {
+        let recorder = self.metrics.control();
+        let isolation = Timed { isolation: &self.isolation, clock: &self.rows.clock, recorder: &recorder };
         let case = ConnectCase {
             boot: &self.rows.boot,
             clock: &self.rows.clock,
@@ -199,10 +204,11 @@ impl Bench {
             disconnects: &self.disconnects,
             queue: &self.queue,
             authority: self,
-            isolation: &self.isolation,
+            isolation: &isolation,
             over: &*self.over,
             wills: None,
             lease_ms: LEASE_MS,
+            recorder: Some(&recorder),
         };
         let Connected { entry, row, session_present, guard } = case.run(input, recheck).await?;
         self.sockets.guards.lock().unwrap().insert(input.link, guard);
