@@ -21,7 +21,7 @@ lint:            ## Formatting and clippy, as CI checks them
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-bench:           ## The table of ARCHITECTURE.md "Speed": ExactMQ beside mosquitto, in one run
+bench:           ## The table of bench/README.md: ExactMQ beside mosquitto, in one run
 	$(CARGO) build --release --locked -p broker -p bench
 	$(CARGO) run --release --locked -p bench -- compare
 
