@@ -7,7 +7,7 @@ use std::time::Duration;
 use gateway::codec::ReasonCode;
 use parking_lot::Mutex;
 use session::id::Key;
-use session::lifecycle::{EndReason, SessionRow, WillKey, WillStage};
+use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, WillKey, WillStage};
 use session::time::Tick;
 use storage::{EventPort, GroupId};
 use tokio::sync::Notify;
@@ -125,6 +125,12 @@ impl LifetimeOver for Shared {
 }
 
 impl Shared {
+    /// Totals of the stored state over all groups.
+    #[must_use]
+    pub fn stored(&self) -> GroupStat {
+        (0..self.store.groups()).map(|group| self.store.read(GroupId(group), Group::stat)).sum()
+    }
+
     /// The CONNECT use case for an authenticated CONNECT; `recheck` authorises it a second time after the isolation.
     ///
     /// # Errors

@@ -4,9 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use session::lifecycle::GroupStat;
-use storage::GroupId;
-
 use crate::metrics::{Metrics, RaftState, SweepEvent, WillEvent};
 use crate::shared::Shared;
 use crate::usecase::deadlines::Deadlines;
@@ -31,7 +28,7 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
     let mut taken = Taken::default();
     loop {
         metrics.set_owners(&shared.owners.snapshot());
-        metrics.set_store(&totals(&shared));
+        metrics.set_store(&shared.stored());
         metrics.set_fsyncs(shared.store.fsyncs());
         metrics.set_subscriptions(shared.router.len() as u64);
         for group in 0..shared.store.groups() {
@@ -40,26 +37,6 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
         taken = count(&shared, &deadlines, metrics, taken);
         tokio::time::sleep(INTERVAL).await;
     }
-}
-
-fn totals(shared: &Shared) -> GroupStat {
-    (0..shared.store.groups()).map(GroupId).fold(GroupStat::default(), |sum, group| {
-        let stat = shared.store.read(group, session::lifecycle::Group::stat);
-        GroupStat {
-            sessions_active: sum.sessions_active + stat.sessions_active,
-            sessions_offline: sum.sessions_offline + stat.sessions_offline,
-            sessions_ended: sum.sessions_ended + stat.sessions_ended,
-            subscriptions: sum.subscriptions + stat.subscriptions,
-            inbox_messages: sum.inbox_messages + stat.inbox_messages,
-            inbox_bytes: sum.inbox_bytes + stat.inbox_bytes,
-            messages_stored: sum.messages_stored + stat.messages_stored,
-            messages_resident_bytes: sum.messages_resident_bytes + stat.messages_resident_bytes,
-            retained: sum.retained + stat.retained,
-            wills_armed: sum.wills_armed + stat.wills_armed,
-            wills_waiting: sum.wills_waiting + stat.wills_waiting,
-            wills_ready: sum.wills_ready + stat.wills_ready,
-        }
-    })
 }
 
 /// Adds what was counted since the last sample.

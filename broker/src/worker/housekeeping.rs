@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use session::lifecycle::GroupStat;
-use storage::GroupId;
 
 use super::Worker;
 use super::sys::Totals;
@@ -18,7 +17,7 @@ impl Worker {
                 recorder.set_busy(u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX));
             }
         }
-        let stored = self.stored();
+        let stored = self.shared.stored();
         self.retained_full.set(stored.retained >= self.options.retained_messages_max);
         if self.id == 0 {
             self.publish_sys(&stored);
@@ -59,27 +58,5 @@ impl Worker {
             publish_bytes_received: counted.received_bytes,
             publish_bytes_sent: counted.sent_bytes,
         }
-    }
-
-    /// Totals over all groups.
-    fn stored(&self) -> GroupStat {
-        let store = &self.shared.store;
-        (0..store.groups()).map(|group| store.read(GroupId(group), |rows| rows.stat())).fold(
-            GroupStat::default(),
-            |sum, stat| GroupStat {
-                sessions_active: sum.sessions_active + stat.sessions_active,
-                sessions_offline: sum.sessions_offline + stat.sessions_offline,
-                sessions_ended: sum.sessions_ended + stat.sessions_ended,
-                subscriptions: sum.subscriptions + stat.subscriptions,
-                inbox_messages: sum.inbox_messages + stat.inbox_messages,
-                inbox_bytes: sum.inbox_bytes + stat.inbox_bytes,
-                messages_stored: sum.messages_stored + stat.messages_stored,
-                messages_resident_bytes: sum.messages_resident_bytes + stat.messages_resident_bytes,
-                retained: sum.retained + stat.retained,
-                wills_armed: sum.wills_armed + stat.wills_armed,
-                wills_waiting: sum.wills_waiting + stat.wills_waiting,
-                wills_ready: sum.wills_ready + stat.wills_ready,
-            },
-        )
     }
 }

@@ -181,6 +181,33 @@ pub struct GroupStat {
     pub wills_ready: u64,
 }
 
+impl std::ops::Add for GroupStat {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            sessions_active: self.sessions_active + other.sessions_active,
+            sessions_offline: self.sessions_offline + other.sessions_offline,
+            sessions_ended: self.sessions_ended + other.sessions_ended,
+            subscriptions: self.subscriptions + other.subscriptions,
+            inbox_messages: self.inbox_messages + other.inbox_messages,
+            inbox_bytes: self.inbox_bytes + other.inbox_bytes,
+            messages_stored: self.messages_stored + other.messages_stored,
+            messages_resident_bytes: self.messages_resident_bytes + other.messages_resident_bytes,
+            retained: self.retained + other.retained,
+            wills_armed: self.wills_armed + other.wills_armed,
+            wills_waiting: self.wills_waiting + other.wills_waiting,
+            wills_ready: self.wills_ready + other.wills_ready,
+        }
+    }
+}
+
+impl std::iter::Sum for GroupStat {
+    fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
+        stats.fold(Self::default(), std::ops::Add::add)
+    }
+}
+
 /// Takes a row: its key, and its value or `None`.
 pub type RowVisitor<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
 
