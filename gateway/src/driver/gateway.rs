@@ -1,19 +1,20 @@
-//! The workers and the acceptors of a process: start, hand over, stop.
+//! The workers of a process and what feeds them: start, listen, stop.
 
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::worker::{self, Control, WorkerContext};
-use super::{Incoming, MailReceiver, Mailbox};
+use super::{MailReceiver, Mailbox};
 use crate::link::Links;
-use crate::listener::{Acceptor, ListenError, ListenerConfig, Placement};
+use crate::listener::{ListenError, ListenerConfig, Listening};
 use crate::service::Service;
 
 /// Why the workers could not be started.
@@ -33,7 +34,8 @@ pub struct Gateway<S: Service> {
     mailboxes: Arc<[Mailbox<S::Mail>]>,
     connections: Arc<[AtomicUsize]>,
     threads: Vec<JoinHandle<usize>>,
-    acceptor: Acceptor,
+    /// Listeners so far; each new one goes to the next worker.
+    listeners: AtomicUsize,
 }
 
 impl<S: Service> Gateway<S> {
@@ -56,7 +58,8 @@ impl<S: Service> Gateway<S> {
         let connections: Arc<[AtomicUsize]> = (0..workers).map(|_| AtomicUsize::new(0)).collect();
         let mut threads = Vec::with_capacity(usize::from(workers));
         for (number, (control, mail)) in (0..).zip(control.into_iter().zip(mail)) {
-            let seat = Seat { number, mailboxes: Arc::clone(&mailboxes), control, mail };
+            let (mailboxes, others) = (Arc::clone(&mailboxes), Arc::clone(&controls));
+            let seat = Seat { number, mailboxes, controls: others, control, mail };
             match spawn_worker(seat, Arc::clone(&build)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
@@ -65,23 +68,18 @@ impl<S: Service> Gateway<S> {
                 }
             }
         }
-        let placement = {
-            let (controls, connections) = (Arc::clone(&controls), Arc::clone(&connections));
-            Placement::new(connections, move |worker, incoming: Incoming| {
-                // A worker that is gone takes no socket: dropping it closes it.
-                drop(controls[worker].push(Control::Accept(incoming)));
-            })
-        };
-        let acceptor = Acceptor::start(placement).map_err(StartError::Thread)?;
-        Ok(Self { controls, mailboxes, connections, threads, acceptor })
+        Ok(Self { controls, mailboxes, connections, threads, listeners: AtomicUsize::new(0) })
     }
 
     /// Binds a listener and accepts from it; the address that it got.
     ///
     /// # Errors
-    /// The address cannot be bound, or the acceptor has stopped.
+    /// The address cannot be bound, or the workers have stopped.
     pub fn listen(&self, config: ListenerConfig) -> Result<SocketAddr, ListenError> {
-        self.acceptor.listen(config)
+        let (listening, address) = Listening::bind(config, Arc::clone(&self.connections))?;
+        let worker = self.listeners.fetch_add(1, Ordering::Relaxed) % self.controls.len();
+        self.controls[worker].push(Control::Listen(listening)).map_err(|_| ListenError::Stopped)?;
+        Ok(address)
     }
 
     /// Mailboxes of all workers, by number.
@@ -103,13 +101,19 @@ impl<S: Service> Gateway<S> {
 
     /// Closes all listening sockets; connections stay. Returns when they are closed.
     pub fn stop_listening(&self) {
-        self.acceptor.stop();
+        let (closed, all_closed) = mpsc::channel();
+        for control in self.controls.iter() {
+            // A worker that is gone has closed its listeners.
+            drop(control.push(Control::StopListening { closed: closed.clone() }));
+        }
+        drop(closed);
+        while all_closed.recv().is_ok() {}
     }
 
     /// Stops accepting, closes all connections (v5: DISCONNECT 0x8B), waits up to `timeout` for their tasks, ends the threads.
     /// The number of connections whose task did not end in time; their sockets are closed as well.
     pub fn stop(mut self, timeout: Duration) -> usize {
-        self.acceptor.stop();
+        self.stop_listening();
         stop_workers(&self.controls, timeout);
         // A worker that panicked has dropped its connections.
         std::mem::take(&mut self.threads).into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
@@ -134,6 +138,7 @@ fn stop_workers<S: Service>(controls: &[Mailbox<Control<S>>], timeout: Duration)
 struct Seat<S: Service> {
     number: u16,
     mailboxes: Arc<[Mailbox<S::Mail>]>,
+    controls: Arc<[Mailbox<Control<S>>]>,
     control: MailReceiver<Control<S>>,
     mail: MailReceiver<S::Mail>,
 }
@@ -143,7 +148,7 @@ where
     S: Service,
     F: Fn(WorkerContext<S>) -> Rc<S> + Send + Sync + 'static,
 {
-    let (made, is_made) = std::sync::mpsc::sync_channel(1);
+    let (made, is_made) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(format!("worker-{}", seat.number))
         .spawn(move || {
@@ -163,7 +168,7 @@ where
                 links: Rc::new(Links::new(seat.number)),
                 mailboxes: seat.mailboxes,
             };
-            worker::run(&runtime, context, |context| build(context), &seat.control, seat.mail)
+            worker::run(&runtime, context, |context| build(context), seat.controls, &seat.control, seat.mail)
         })
         .map_err(StartError::Thread)?;
     match is_made.recv() {

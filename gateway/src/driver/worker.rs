@@ -5,16 +5,18 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use session::time::Tick;
+use tokio::task::JoinHandle;
 
 use super::deadlines::Deadlines;
 use super::task::Connection;
 use super::{MailReceiver, Mailbox};
 use crate::codec::ReasonCode;
 use crate::link::{CloseRequest, Link, Links};
-use crate::listener::{CountGuard, Endpoint};
+use crate::listener::{CountGuard, Endpoint, Listening};
 use crate::service::Service;
 
 /// How often deadlines are looked at; a keep alive ends at most this much late.
@@ -33,7 +35,7 @@ pub struct WorkerContext<S: Service> {
     pub mailboxes: Arc<[Mailbox<S::Mail>]>,
 }
 
-/// A socket on its way from an acceptor to its worker.
+/// A socket on its way from where it was accepted to its worker.
 pub(crate) struct Incoming {
     pub(crate) socket: std::net::TcpStream,
     pub(crate) address: SocketAddr,
@@ -48,6 +50,11 @@ pub(crate) type Errand<S> = Box<dyn FnOnce(&Rc<S>) + Send>;
 /// What the gateway tells a worker.
 pub(crate) enum Control<S: Service> {
     Accept(Incoming),
+    Listen(Listening),
+    /// Close the listeners; `closed` is dropped when that is done.
+    StopListening {
+        closed: Sender<()>,
+    },
     Run(Errand<S>),
     /// Close all connections, wait for their tasks up to this long, end.
     Stop {
@@ -110,15 +117,18 @@ pub(super) fn run<S: Service>(
     runtime: &tokio::runtime::LocalRuntime,
     context: WorkerContext<S>,
     build: impl FnOnce(WorkerContext<S>) -> Rc<S>,
+    controls: Arc<[Mailbox<Control<S>>]>,
     control: &MailReceiver<Control<S>>,
     mail: MailReceiver<S::Mail>,
 ) -> usize {
-    let links = Rc::clone(&context.links);
+    let (links, number) = (Rc::clone(&context.links), usize::from(context.worker));
     runtime.block_on(async {
         let worker = Rc::new(Worker::new(build(context), Rc::clone(&links)));
         tokio::task::spawn_local(receive_mail(Rc::clone(&worker.service), mail));
         tokio::task::spawn_local(keep_time(Rc::clone(&worker)));
-        let timeout = serve(&worker, control).await;
+        let mut listeners = Listeners { number, controls, tasks: Vec::new() };
+        let timeout = serve(&worker, &mut listeners, control).await;
+        listeners.close().await;
         drain(&links, timeout).await
     })
 }
@@ -145,18 +155,57 @@ async fn keep_time<S: Service>(worker: Rc<Worker<S>>) {
 }
 
 /// Takes sockets until it is told to stop.
-async fn serve<S: Service>(worker: &Rc<Worker<S>>, control: &MailReceiver<Control<S>>) -> Duration {
+async fn serve<S: Service>(
+    worker: &Rc<Worker<S>>,
+    listeners: &mut Listeners<S>,
+    control: &MailReceiver<Control<S>>,
+) -> Duration {
     let mut batch = Vec::new();
     loop {
         poll_fn(|cx| control.poll_take(cx, &mut batch)).await;
         for message in batch.drain(..) {
             match message {
                 Control::Accept(incoming) => accept(worker, incoming),
+                Control::Listen(listening) => listeners.open(worker, listening),
+                Control::StopListening { closed } => {
+                    listeners.close().await;
+                    drop(closed);
+                }
                 Control::Run(f) => f(&worker.service),
                 Control::Stop { timeout } => return timeout,
             }
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// The accepting loops that run on this worker.
+struct Listeners<S: Service> {
+    number: usize,
+    controls: Arc<[Mailbox<Control<S>>]>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl<S: Service> Listeners<S> {
+    fn open(&mut self, worker: &Rc<Worker<S>>, listening: Listening) {
+        let (worker, controls, own) = (Rc::clone(worker), Arc::clone(&self.controls), self.number);
+        self.tasks.push(tokio::task::spawn_local(listening.run(move |number, incoming| {
+            if number == own {
+                accept(&worker, incoming);
+            } else {
+                // A worker that is gone takes no socket: dropping it closes it.
+                drop(controls[number].push(Control::Accept(incoming)));
+            }
+        })));
+    }
+
+    /// Returns when the sockets are closed.
+    async fn close(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+            // Ended by the abort, or before: its socket is closed either way.
+            let _ = task.await;
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::connection::Limits;
 use crate::driver::{Raw, Transport};
 use crate::service::Peer;
 
-pub(crate) use acceptor::{Acceptor, Placement};
+pub(crate) use acceptor::Listening;
 pub use tls::{ClientCertificates, Tls, TlsError, TlsSettings};
 
 /// One listener.
