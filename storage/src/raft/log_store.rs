@@ -18,8 +18,9 @@ use super::{LogId, RaftError, Types, Vote, encode_batch};
 use crate::StorageError;
 use crate::wal::{Kind, Location, Mark, Poison, Record, Recovered, Wal};
 
-/// Bytes of applied entries that stay typed in memory for followers that are a little behind.
-const CACHE_BYTES_MAX: usize = 8 << 20;
+/// Encoded bytes of applied entries that stay typed in memory for followers that are a little behind; typed they take two to four times
+/// as much. Who is further behind is served from the file.
+const CACHE_BYTES_MAX: usize = 64 << 10;
 /// Bytes and entries of one read for replication.
 const READ_BYTES_MAX: usize = 4 << 20;
 
