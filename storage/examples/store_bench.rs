@@ -105,6 +105,8 @@ fn options(dir: &Path) -> Options {
         resident_bytes_max: 256 << 20,
         inbox_messages_max: u64::MAX,
         inbox_bytes_max: u64::MAX,
+        peers: None,
+        formation: storage::Formation::Alone,
     }
 }
 

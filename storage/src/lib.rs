@@ -7,6 +7,7 @@
 pub mod boot;
 pub mod error;
 pub mod identity;
+pub mod peers;
 pub mod port;
 pub mod store;
 
@@ -16,5 +17,7 @@ mod wal;
 
 pub use error::StorageError;
 pub use identity::Identity;
+pub use peers::{PeerAddress, PeerError, PeerFuture, Peers};
 pub use port::{CompletionPort, DeliveryPort, Done, EventPort, Pushed};
-pub use store::{Clock, EngineKind, GroupId, InboxEntry, Options, Proposal, Store};
+pub use raft::{GroupStatus, Role};
+pub use store::{Clock, EngineKind, Formation, GroupId, InboxEntry, Options, Proposal, Store};

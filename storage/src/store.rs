@@ -12,8 +12,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::identity::{Identity, Lock, make_dir};
+use crate::peers::{PeerAddress, Peers};
 use crate::port::{DeliveryPort, Done, EventPort};
-use crate::raft::{Checkpointer, LogStore, Machine, MachineOptions, Meter, RaftGroup};
+use crate::raft::{
+    self, Checkpointer, GroupStatus, LogStore, Machine, MachineOptions, Meter, RaftGroup, Start,
+};
 use crate::wal::{OsDisk, Wal, WalOptions};
 use crate::{StorageError, engine};
 
@@ -55,6 +58,19 @@ pub struct Options {
     /// Inbox quotas per session.
     pub inbox_messages_max: u64,
     pub inbox_bytes_max: u64,
+    /// The way to other nodes; `None`: there are none.
+    pub peers: Option<Arc<dyn Peers>>,
+    pub formation: Formation,
+}
+
+/// What becomes of groups that are new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Formation {
+    /// This node is the first, and for now the only one.
+    #[default]
+    Alone,
+    /// They wait to be filled by the nodes of a cluster ([`Store::add_node`] there).
+    Join,
 }
 
 /// A command and who waits for it.
@@ -132,7 +148,8 @@ impl Failure {
 const ENGINE_CACHE_BYTES: usize = 64 << 20;
 
 impl Store {
-    /// Recovers the data directory, starts the groups with this node as voter and waits until each has a leader.
+    /// Recovers the data directory and starts the groups. Where this node is the only one, it waits until it leads each of them; in a
+    /// cluster a majority may still be missing: writes and [`Store::barrier`] then fail until there is one.
     /// Must be called on the control runtime, whose handle serves all storage tasks.
     ///
     /// # Errors
@@ -146,9 +163,11 @@ impl Store {
             move || Recovery::run(&options, &clock, &failure, &deadlines)
         });
         let recovered = recovered.await.map_err(|error| StorageError::Unavailable(error.to_string()))??;
+        let start =
+            Start { boot: options.boot.clone(), peers: options.peers.clone(), formation: options.formation };
         let mut groups = Vec::new();
         for (log, machine) in recovered.groups {
-            let group = RaftGroup::start(log, machine, &options.boot, Arc::clone(&clock)).await?;
+            let group = RaftGroup::start(log, machine, &start, Arc::clone(&clock)).await?;
             group.watch(Arc::clone(&failure));
             groups.push(group);
         }
@@ -207,9 +226,59 @@ impl Store {
         receiver.await.map_err(gone)?
     }
 
-    /// Reads the applied state under a short lock. Single node: linearizable, since only this node applies and replies follow `apply`.
+    /// Reads the applied state under a short lock. Where this node is alone that is linearizable, since replies follow `apply`; in a
+    /// cluster it is after [`Store::barrier`].
     pub fn read<R>(&self, group: GroupId, f: impl FnOnce(&Group) -> R) -> R {
         self.group(group).machine.read(f)
+    }
+
+    /// Returns when a read here sees every write that was acknowledged, on any node, before the call. Costs nothing on a node that is
+    /// alone, a round to the leader and its quorum else; readers share rounds.
+    ///
+    /// # Errors
+    /// No majority answered within 3 s, or this node is behind.
+    pub async fn barrier(&self, group: GroupId) -> Result<(), Arc<StorageError>> {
+        self.group(group).barrier().await
+    }
+
+    /// Carries out a request that [`Peers::call`] brought from another node.
+    pub async fn serve_peer(&self, request: &[u8]) -> bytes::Bytes {
+        raft::serve(&self.inner.groups, request).await
+    }
+
+    /// Whether this node leads the group, as far as it knows: what one node has to do for all is done by the leader.
+    #[must_use]
+    pub fn leads(&self, group: GroupId) -> bool {
+        self.group(group).leads()
+    }
+
+    /// What this node knows of each group.
+    #[must_use]
+    pub fn status(&self) -> Vec<GroupStatus> {
+        self.inner.groups.iter().map(RaftGroup::status).collect()
+    }
+
+    /// Lets a node take part in every group: it receives their state, and votes where there are fewer than three voters. Repeating it
+    /// goes on where it stopped.
+    ///
+    /// # Errors
+    /// No majority, or the node cannot be reached, within two minutes a step.
+    pub async fn add_node(&self, node: &PeerAddress) -> Result<(), StorageError> {
+        for group in &self.inner.groups {
+            group.add(node).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a node out of every group; another one votes in its place where there is one.
+    ///
+    /// # Errors
+    /// No majority without it; it is the last node.
+    pub async fn remove_node(&self, node_id: u64) -> Result<(), StorageError> {
+        for group in &self.inner.groups {
+            group.remove(node_id).await?;
+        }
+        Ok(())
     }
 
     /// Unsettled inbox entries from `from` on, with their messages (read from disk where needed), at most `max` entries and about
@@ -387,10 +456,11 @@ impl Recovery {
         let meter = Arc::new(Meter::new(options.checkpoint_bytes));
         let groups = options.groups.max(1);
         let engines = engine::open(options.engine, &dir.join("state"), groups, ENGINE_CACHE_BYTES)?;
+        let boot = &options.boot;
         let machines = load(options, engines, |options, engine| {
             let (clock, meter) = (Arc::clone(clock), Arc::clone(&meter));
             let (failure, deadlines) = (Arc::clone(failure), Arc::clone(deadlines));
-            Machine::open(options, engine, clock, meter, failure, deadlines).map(Arc::new)
+            Machine::open(options, engine, clock, meter, failure, deadlines, boot.clone()).map(Arc::new)
         })?;
         let wal_dir = dir.join("wal");
         let disk = Arc::new(OsDisk::new(wal_dir.clone()).map_err(StorageError::io(&wal_dir))?);

@@ -3,15 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use openraft::Raft;
 use parking_lot::Mutex;
 use session::id::Boot;
 use session::lifecycle::{Batch, Command};
 use tokio::sync::Notify;
 
-use super::checkpoint::Meter;
+use super::RaftGroup;
 use super::proposed::{Proposed, refuse};
-use super::{Types, unavailable};
 use crate::StorageError;
 use crate::port::Done;
 use crate::store::{Clock, Proposal};
@@ -123,27 +121,19 @@ impl State {
 }
 
 /// The proposer task of a group; ends when the intake is closed or the group failed.
-pub(super) async fn run(
-    intake: Arc<Intake>,
-    raft: Raft<Types>,
-    boot: Boot,
-    clock: Arc<dyn Clock>,
-    meter: Arc<Meter>,
-) {
+pub(super) async fn run(group: RaftGroup, boot: Boot, clock: Arc<dyn Clock>) {
+    let RaftGroup { intake, machine, .. } = &group;
     loop {
         // A log that grows faster than checkpoints free it must not fill the disk.
-        meter.relieved().await;
+        machine.meter().relieved().await;
         let Some((commands, waiters)) = intake.next().await else { return };
         let batch = Batch { boot: boot.clone(), at: clock.now(), commands };
-        let proposed = Proposed::new(batch, waiters);
-        match raft.client_write_ff(proposed.clone()).await {
-            Ok(()) => proposed.settled().await,
-            Err(fatal) => {
-                let error = Arc::new(unavailable(&fatal));
-                proposed.lost(&error);
-                intake.close(error);
-                return;
-            }
+        let proposed = Proposed::new(machine.forwarded().number(), batch, waiters);
+        if let Err(fatal) = group.bring(&proposed).await {
+            let error = Arc::new(fatal);
+            proposed.lost(&error);
+            intake.close(error);
+            return;
         }
     }
 }

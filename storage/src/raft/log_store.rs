@@ -28,6 +28,7 @@ const READ_BYTES_MAX: usize = 4 << 20;
 const BLANK: u8 = 0;
 const NORMAL: u8 = 1;
 const MEMBERSHIP: u8 = 2;
+const NUMBERED: u8 = 3;
 const ENTRY_HEAD_BYTES: usize = 9;
 
 #[derive(Debug, Clone)]
@@ -343,7 +344,7 @@ fn decode_vote(mark: &Mark) -> Option<Vote> {
     }
 }
 
-/// `u64le leader's node id | u8 kind | postcard`.
+/// `u64le leader's node id | u8 kind | postcard`; a numbered batch has its number, `u64le`, before the postcard.
 fn encode_entry(entry: &Entry<Types>) -> Vec<u8> {
     let mut out = node_bytes(&entry.log_id);
     match &entry.payload {
@@ -352,7 +353,8 @@ fn encode_entry(entry: &Entry<Types>) -> Vec<u8> {
             out
         }
         EntryPayload::Normal(proposed) => {
-            out.push(NORMAL);
+            out.push(NUMBERED);
+            out.extend_from_slice(&proposed.serial().to_le_bytes());
             encode_batch(proposed.batch(), out)
         }
         EntryPayload::Membership(membership) => {
@@ -368,9 +370,10 @@ fn decode_entry(log_id: LogId, bytes: &[u8]) -> Result<Entry<Types>, StorageErro
         bytes.split_at_checked(ENTRY_HEAD_BYTES).ok_or_else(|| damaged("too short".to_owned()))?;
     let payload = match head[8] {
         BLANK => EntryPayload::Blank,
-        NORMAL => {
-            let batch = postcard::from_bytes(rest).map_err(|error| damaged(error.to_string()))?;
-            EntryPayload::Normal(Proposed::new(batch, Vec::new()))
+        NORMAL => EntryPayload::Normal(decode_batch(0, rest).map_err(damaged)?),
+        NUMBERED => {
+            let (serial, rest) = rest.split_first_chunk().ok_or_else(|| damaged("too short".to_owned()))?;
+            EntryPayload::Normal(decode_batch(u64::from_le_bytes(*serial), rest).map_err(damaged)?)
         }
         MEMBERSHIP => {
             EntryPayload::Membership(postcard::from_bytes(rest).map_err(|error| damaged(error.to_string()))?)
@@ -378,4 +381,9 @@ fn decode_entry(log_id: LogId, bytes: &[u8]) -> Result<Entry<Types>, StorageErro
         other => return Err(damaged(format!("unknown kind {other}"))),
     };
     Ok(Entry { log_id, payload })
+}
+
+fn decode_batch(serial: u64, bytes: &[u8]) -> Result<Proposed, String> {
+    let batch = postcard::from_bytes(bytes).map_err(|error| error.to_string())?;
+    Ok(Proposed::new(serial, batch, Vec::new()))
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use openraft::storage::RaftStateMachine;
 use openraft::{
@@ -11,12 +11,14 @@ use openraft::{
 };
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
+use session::id::Boot;
 use session::lifecycle::{Appended, Group, InboxRead, Outcome};
 use session::message::Message;
 use session::time::Millis;
 use tokio::sync::Notify;
 
 use super::checkpoint::Meter;
+use super::forward::Forwarded;
 use super::proposed::Proposed;
 use super::snapshot::SnapshotData;
 use super::{LogId, Membership, RaftError, Types};
@@ -62,6 +64,9 @@ pub(crate) struct Machine {
     deadlines: Arc<Notify>,
     resident: AtomicU64,
     events: RwLock<Option<Arc<dyn EventPort>>>,
+    forwarded: Forwarded,
+    /// This node is the only one that has the group: nobody else applies or is asked.
+    alone: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -127,6 +132,7 @@ impl Machine {
         meter: Arc<Meter>,
         failure: Arc<Failure>,
         deadlines: Arc<Notify>,
+        boot: Boot,
     ) -> Result<Self, StorageError> {
         let meta = match engine.meta()? {
             Some(bytes) => Meta::decode(&bytes)?,
@@ -148,6 +154,7 @@ impl Machine {
         clock.observe(meta.at);
         let group = load(&options, engine.as_ref())?;
         let checkpointed = meta.applied;
+        let alone = is_alone(&meta.membership, boot.node_id);
         Ok(Self {
             options,
             engine: RwLock::new(engine),
@@ -159,6 +166,8 @@ impl Machine {
             deadlines,
             resident: AtomicU64::new(0),
             events: RwLock::new(None),
+            forwarded: Forwarded::new(boot),
+            alone: AtomicBool::new(alone),
         })
     }
 
@@ -181,6 +190,20 @@ impl Machine {
         *self.engine.write() = Arc::new(Closed);
     }
 
+    /// Batches of this node that another one leads.
+    pub(super) fn forwarded(&self) -> &Forwarded {
+        &self.forwarded
+    }
+
+    /// Whether this node is the only one that has the group.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
+    }
+
+    fn count_nodes(&self, membership: &Membership) {
+        self.alone.store(is_alone(membership, self.forwarded.boot().node_id), Ordering::Release);
+    }
+
     pub(super) fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
@@ -190,7 +213,7 @@ impl Machine {
         *self.events.write() = Some(port);
     }
 
-    const fn group_id(&self) -> GroupId {
+    pub(super) const fn group_id(&self) -> GroupId {
         GroupId(self.options.group)
     }
 
@@ -336,6 +359,7 @@ impl Machine {
             EntryPayload::Blank => {}
             EntryPayload::Membership(membership) => {
                 state.meta.membership = Membership::new(Some(entry.log_id), membership);
+                self.count_nodes(&state.meta.membership);
             }
             EntryPayload::Normal(proposed) => {
                 let batch = proposed.batch();
@@ -355,7 +379,10 @@ impl Machine {
     }
 
     fn tell(&self, proposed: &Proposed, outcome: Outcome, pushes: Pushes, resident: u64) {
-        proposed.applied(outcome.replies);
+        match self.forwarded.take(proposed.serial(), proposed.batch()) {
+            Some(ours) => ours.applied(outcome.replies),
+            None => proposed.applied(outcome.replies),
+        }
         for (port, batch) in pushes {
             port.deliver(batch);
         }
@@ -470,8 +497,10 @@ impl Machine {
             state.group = group;
             state.checkpointed = new.applied;
             state.meta = new;
+            self.count_nodes(&state.meta.membership);
             (seen, state.attached.clone())
         };
+        self.forwarded.lose_all();
         for (lifetime, end) in seen {
             if let Some(attached) = attached.get(&lifetime) {
                 self.catch_up(lifetime, end, attached)?;
@@ -500,6 +529,10 @@ impl Machine {
             from = next;
         }
     }
+}
+
+fn is_alone(membership: &Membership, node_id: u64) -> bool {
+    membership.nodes().all(|(id, _)| *id == node_id)
 }
 
 type Pushes = Vec<(Arc<dyn DeliveryPort>, Vec<Pushed>)>;

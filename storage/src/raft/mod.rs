@@ -4,12 +4,17 @@
 //! propose ─▶ Intake ─▶ proposer task ─▶ RaftCore ─▶ LogStore ─▶ WAL (fsync) ─▶ RaftCore ─▶ Machine::apply ─▶ replies, deliveries
 //! ```
 
+mod barrier;
 mod checkpoint;
+mod forward;
 mod intake;
 mod log_store;
 mod machine;
+mod membership;
+mod message;
 mod network;
 mod proposed;
+mod service;
 mod snapshot;
 
 #[cfg(test)]
@@ -19,7 +24,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::{BasicNode, Config, Raft, ServerState, SnapshotPolicy};
+use bytes::Bytes;
+use openraft::{BasicNode, Config, ServerState, SnapshotPolicy};
 use session::id::Boot;
 use session::lifecycle::Batch;
 
@@ -27,10 +33,12 @@ pub(crate) use checkpoint::{Checkpointer, Meter};
 pub(crate) use intake::Intake;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::{Machine, MachineOptions};
+pub use membership::{GroupStatus, Role};
 
 use crate::StorageError;
-use crate::store::{Clock, Failure};
-use proposed::{Answer, Proposed};
+use crate::peers::Peers;
+use crate::store::{Clock, Failure, Formation};
+use proposed::Proposed;
 
 openraft::declare_raft_types!(
     /// The types of a group.
@@ -42,13 +50,15 @@ openraft::declare_raft_types!(
         Entry = openraft::Entry<Types>,
         SnapshotData = snapshot::SnapshotData,
         AsyncRuntime = openraft::TokioRuntime,
-        Responder = Answer,
+        Responder = openraft::impls::OneshotResponder<Types>,
 );
 
 pub(crate) type LogId = openraft::LogId<u64>;
 pub(crate) type Vote = openraft::Vote<u64>;
 pub(crate) type Membership = openraft::StoredMembership<u64, BasicNode>;
 type RaftError = openraft::StorageError<u64>;
+type Raft = openraft::Raft<Types>;
+type Metrics = openraft::RaftMetrics<u64, BasicNode>;
 
 /// Heartbeats and elections (`DEPENDENCIES.md` §3): far above a slow fsync, far below a client's patience.
 const HEARTBEAT_MS: u64 = 250;
@@ -59,12 +69,28 @@ const PAYLOAD_ENTRIES_MAX: u64 = 2_000;
 /// How long a start may take to apply what the log holds behind the checkpoint.
 const START_WAIT: Duration = Duration::from_secs(120);
 
+/// Entries that stay in the log behind a checkpoint, for followers that are a little behind: without them each checkpoint would send
+/// them a whole snapshot.
+const ENTRIES_KEPT: u64 = 1_000;
+
 /// One running group of this node.
 #[derive(Clone)]
 pub(crate) struct RaftGroup {
-    raft: Raft<Types>,
+    raft: Raft,
+    network: network::Network,
     pub(crate) machine: Arc<Machine>,
     pub(crate) intake: Arc<Intake>,
+    barrier: Arc<barrier::Barrier>,
+    /// The snapshot that is being received.
+    incoming: Arc<tokio::sync::Mutex<service::Incoming>>,
+}
+
+/// How a group starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Start {
+    pub(crate) boot: Boot,
+    pub(crate) peers: Option<Arc<dyn Peers>>,
+    pub(crate) formation: Formation,
 }
 
 impl std::fmt::Debug for RaftGroup {
@@ -74,11 +100,12 @@ impl std::fmt::Debug for RaftGroup {
 }
 
 impl RaftGroup {
-    /// Starts the group with this node as the only voter when it is new, and waits until it leads and has applied its log.
+    /// Starts the group. A new one that forms alone gets this node as its only voter. Where this node is the only one, it returns when
+    /// it leads and has applied its log; else at once: the others may not be there yet.
     pub(crate) async fn start(
         log: LogStore,
         machine: Arc<Machine>,
-        boot: &Boot,
+        start: &Start,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StorageError> {
         let config = Config {
@@ -88,35 +115,44 @@ impl RaftGroup {
             election_timeout_max: ELECTION_MAX_MS,
             max_payload_entries: PAYLOAD_ENTRIES_MAX,
             snapshot_policy: SnapshotPolicy::Never,
-            max_in_snapshot_log_to_keep: 0,
+            max_in_snapshot_log_to_keep: if start.peers.is_some() { ENTRIES_KEPT } else { 0 },
             purge_batch_size: 1,
             ..Config::default()
         };
         let config = Arc::new(config.validate().map_err(|error| unavailable(&error))?);
         let state_machine = machine::StateMachine(Arc::clone(&machine));
-        let node_id = boot.node_id;
-        let raft = Raft::new(node_id, config, network::NoPeers, log, state_machine)
+        let node_id = start.boot.node_id;
+        let network = network::Network { group: machine.group_id().0, peers: start.peers.clone() };
+        let raft = Raft::new(node_id, config, network.clone(), log, state_machine)
             .await
             .map_err(|error| unavailable(&error))?;
-        let this = Self { raft, machine, intake: Arc::default() };
-        this.lead(node_id).await?;
-        tokio::spawn(intake::run(
-            Arc::clone(&this.intake),
-            this.raft.clone(),
-            boot.clone(),
-            clock,
-            Arc::clone(this.machine.meter()),
-        ));
+        let (intake, barrier, incoming) = (Arc::default(), Arc::default(), Arc::default());
+        let this = Self { raft, network, machine, intake, barrier, incoming };
+        let is_new = !this.raft.is_initialized().await.map_err(|error| unavailable(&error))?;
+        match start.formation {
+            Formation::Alone if is_new => this.initialize(node_id).await?,
+            _ if is_new || !this.machine.is_alone() => {}
+            _ => this.lead().await?,
+        }
+        tokio::spawn(intake::run(this.clone(), start.boot.clone(), clock));
+        tokio::spawn(this.clone().run_barrier());
         Ok(this)
     }
 
-    async fn lead(&self, node_id: u64) -> Result<(), StorageError> {
-        if !self.raft.is_initialized().await.map_err(|error| unavailable(&error))? {
-            let voters = BTreeMap::from([(node_id, BasicNode::default())]);
-            self.raft.initialize(voters).await.map_err(|error| unavailable(&error))?;
-        } else if self.raft.metrics().borrow().state != ServerState::Leader {
+    async fn initialize(&self, node_id: u64) -> Result<(), StorageError> {
+        let voters = BTreeMap::from([(node_id, BasicNode::default())]);
+        self.raft.initialize(voters).await.map_err(|error| unavailable(&error))?;
+        self.await_leadership().await
+    }
+
+    async fn lead(&self) -> Result<(), StorageError> {
+        if !self.leads() {
             self.raft.trigger().elect().await.map_err(|error| unavailable(&error))?;
         }
+        self.await_leadership().await
+    }
+
+    async fn await_leadership(&self) -> Result<(), StorageError> {
         let mut metrics = self.raft.metrics();
         let ready = metrics.wait_for(|now| {
             let applied = now.last_applied.map(|id| id.index);
@@ -149,6 +185,7 @@ impl RaftGroup {
     /// Stops taking proposals; what waits is refused.
     pub(crate) fn refuse(&self) {
         self.intake.close(Arc::new(StorageError::Unavailable("the store is closed".to_owned())));
+        self.barrier.close();
     }
 
     /// Stops the group's tasks.
@@ -166,4 +203,16 @@ fn unavailable(error: &impl ToString) -> StorageError {
 /// Encodes a batch for the log.
 fn encode_batch(batch: &Batch, out: Vec<u8>) -> Vec<u8> {
     postcard::to_extend(batch, out).expect("a batch is plain data and a Vec grows")
+}
+
+/// Carries out a request of another node to one of `groups`.
+pub(crate) async fn serve(groups: &[RaftGroup], request: &[u8]) -> Bytes {
+    let answer = match message::decode::<message::Envelope>(request) {
+        Ok(envelope) => match groups.get(usize::from(envelope.group)) {
+            Some(group) => group.answer(envelope.request).await,
+            None => message::Answer::Failed(format!("there is no group {} here", envelope.group)),
+        },
+        Err(error) => message::Answer::Failed(error.to_string()),
+    };
+    message::encode(&answer)
 }

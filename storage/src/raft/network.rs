@@ -1,54 +1,209 @@
-//! The network of a group whose only voter is this node: there is nobody to call.
+//! openraft's way to the other nodes of a group, on [`Peers`].
 
 use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
-use openraft::error::{Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::error::{
+    Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable,
+};
 use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
 };
-use openraft::{BasicNode, OptionalSend, Snapshot};
+use openraft::{BasicNode, OptionalSend, Snapshot, SnapshotMeta};
+use tokio::sync::mpsc;
 
+use super::message::{Answer, Chunk, Envelope, Request, decode, encode};
+use super::snapshot::SnapshotData;
 use super::{Types, Vote};
+use crate::StorageError;
+use crate::peers::{PeerAddress, PeerError, Peers};
 
-pub(super) struct NoPeers;
+/// Bytes of one part of a snapshot.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Parts that are ready while one is under way.
+const CHUNKS_AHEAD: usize = 2;
+/// How long one part may take: the last one includes the installation.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl RaftNetworkFactory<Types> for NoPeers {
-    type Network = Self;
+/// Makes the clients of one group.
+#[derive(Debug, Clone)]
+pub(super) struct Network {
+    pub(super) group: u16,
+    /// `None`: this node is alone.
+    pub(super) peers: Option<Arc<dyn Peers>>,
+}
 
-    async fn new_client(&mut self, _target: u64, _node: &BasicNode) -> Self {
-        Self
+/// The way to one node.
+#[derive(Debug)]
+pub(super) struct Client {
+    network: Network,
+    to: PeerAddress,
+}
+
+impl Network {
+    /// Calls the same group of another node.
+    pub(super) async fn call(
+        &self,
+        to: &PeerAddress,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Answer, PeerError> {
+        let Some(peers) = &self.peers else {
+            let reason = "this node has no peer port".to_owned();
+            return Err(PeerError::Unreachable { node_id: to.node_id, reason });
+        };
+        let request = encode(&Envelope { group: self.group, request });
+        let answer = peers.call(to, request, timeout).await?;
+        decode(&answer).map_err(|error| PeerError::Unknown { node_id: to.node_id, reason: error.to_string() })
     }
 }
 
-impl RaftNetwork<Types> for NoPeers {
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
+        let to = PeerAddress { node_id: target, address: node.addr.clone() };
+        Client { network: self.clone(), to }
+    }
+}
+
+type Rpc<T> = Result<T, RPCError<u64, BasicNode, RaftError<u64>>>;
+
+impl RaftNetwork<Types> for Client {
     async fn append_entries(
         &mut self,
-        _rpc: AppendEntriesRequest<Types>,
-        _option: RPCOption,
-    ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        Err(RPCError::Unreachable(unreachable()))
+        rpc: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Rpc<AppendEntriesResponse<u64>> {
+        match self.network.call(&self.to, Request::Append(rpc), option.hard_ttl()).await {
+            Ok(Answer::Append(answer)) => Ok(answer),
+            other => Err(failed(other)),
+        }
     }
 
-    async fn vote(
-        &mut self,
-        _rpc: VoteRequest<u64>,
-        _option: RPCOption,
-    ) -> Result<VoteResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        Err(RPCError::Unreachable(unreachable()))
+    async fn vote(&mut self, rpc: VoteRequest<u64>, option: RPCOption) -> Rpc<VoteResponse<u64>> {
+        match self.network.call(&self.to, Request::Vote(rpc), option.hard_ttl()).await {
+            Ok(Answer::Vote(answer)) => Ok(answer),
+            other => Err(failed(other)),
+        }
     }
 
     async fn full_snapshot(
         &mut self,
-        _vote: Vote,
-        _snapshot: Snapshot<Types>,
-        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        vote: Vote,
+        snapshot: Snapshot<Types>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<u64>, StreamingError<Types, Fatal<u64>>> {
-        Err(StreamingError::Unreachable(unreachable()))
+        let (parts, mut ready) = mpsc::channel(CHUNKS_AHEAD);
+        let Snapshot { meta, snapshot } = snapshot;
+        tracing::info!(to = self.to.node_id, group = self.network.group, "sending a snapshot");
+        let export = tokio::task::spawn_blocking(move || export(&snapshot, &parts));
+        tokio::select! {
+            sent = self.send(vote, &meta, &mut ready) => match sent {
+                Ok(answer) => Ok(answer),
+                Err(error) => {
+                    drop(ready);
+                    // What stopped the reading of the rows says more than that a part is missing.
+                    let reason = match export.await { Ok(Err(own)) => own.to_string(), _ => error };
+                    Err(StreamingError::Network(NetworkError::new(&io::Error::other(reason))))
+                }
+            },
+            closed = cancel => Err(StreamingError::Closed(closed)),
+        }
     }
 }
 
-fn unreachable() -> Unreachable {
-    Unreachable::new(&std::io::Error::other("this group has one voter"))
+impl Client {
+    async fn send(
+        &self,
+        vote: Vote,
+        meta: &SnapshotMeta<u64, BasicNode>,
+        ready: &mut mpsc::Receiver<Part>,
+    ) -> Result<SnapshotResponse<u64>, String> {
+        let mut offset = 0;
+        while let Some(Part { bytes, last }) = ready.recv().await {
+            let len = bytes.len() as u64;
+            let chunk = Chunk { vote, meta: meta.clone(), offset, bytes, last };
+            let request = Request::Snapshot(Box::new(chunk));
+            match self.network.call(&self.to, request, CHUNK_TIMEOUT).await {
+                Ok(Answer::Snapshot(None)) if !last => offset += len,
+                Ok(Answer::Snapshot(Some(answer))) => return Ok(answer),
+                Ok(Answer::Failed(reason)) => return Err(reason),
+                Ok(other) => return Err(format!("unexpected answer {other:?}")),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err("the snapshot could not be read".to_owned())
+    }
+}
+
+/// A part of the snapshot file.
+struct Part {
+    bytes: Vec<u8>,
+    last: bool,
+}
+
+/// Cuts what is written into parts; blocks while enough of them wait.
+struct Cutter<'a> {
+    parts: &'a mpsc::Sender<Part>,
+    buffer: Vec<u8>,
+}
+
+impl Cutter<'_> {
+    fn cut(&mut self, last: bool) -> io::Result<()> {
+        let bytes = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES));
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the other node takes no more");
+        self.parts.blocking_send(Part { bytes, last }).map_err(gone)
+    }
+}
+
+impl io::Write for Cutter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.buffer.len() >= CHUNK_BYTES {
+            self.cut(false)?;
+        }
+        let room = CHUNK_BYTES - self.buffer.len();
+        let taken = room.min(bytes.len());
+        self.buffer.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn export(snapshot: &SnapshotData, parts: &mpsc::Sender<Part>) -> Result<(), StorageError> {
+    let mut cutter = Cutter { parts, buffer: Vec::with_capacity(CHUNK_BYTES) };
+    snapshot.export(&mut cutter)?;
+    cutter.cut(true).map_err(StorageError::io("snapshot".as_ref()))
+}
+
+fn failed(answer: Result<Answer, PeerError>) -> RPCError<u64, BasicNode, RaftError<u64>> {
+    match answer {
+        // openraft waits before it tries such a node again.
+        Err(error @ PeerError::Unreachable { .. }) => RPCError::Unreachable(Unreachable::new(&error)),
+        Err(error) => RPCError::Network(NetworkError::new(&error)),
+        Ok(Answer::Failed(reason)) => RPCError::Network(NetworkError::new(&io::Error::other(reason))),
+        Ok(other) => {
+            let error = io::Error::other(format!("unexpected answer {other:?}"));
+            RPCError::Network(NetworkError::new(&error))
+        }
+    }
+}
+
+/// Bytes of a received part are appended to this file.
+pub(super) fn append_part(path: &std::path::Path, offset: u64, bytes: &[u8]) -> Result<(), StorageError> {
+    use std::io::{Seek, Write};
+    let io = StorageError::io(path);
+    let mut file = std::fs::OpenOptions::new().append(true).open(path).map_err(&io)?;
+    let at = file.seek(io::SeekFrom::End(0)).map_err(&io)?;
+    if at != offset {
+        return Err(StorageError::damaged(path, at, format!("the next part begins at {offset}")));
+    }
+    file.write_all(bytes).map_err(&io)
 }

@@ -1,15 +1,12 @@
 //! What goes through openraft: a batch and, on the node that proposed it, who waits for it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use openraft::raft::ClientWriteResult;
-use openraft::raft::responder::Responder;
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use session::lifecycle::{Batch, Reply};
 use tokio::sync::Notify;
 
-use super::Types;
 use crate::StorageError;
 use crate::port::{CompletionPort, Done};
 
@@ -19,14 +16,27 @@ use crate::port::{CompletionPort, Done};
 pub(crate) struct Proposed(Arc<Inner>);
 
 struct Inner {
+    /// Number of the batch within its boot; 0: it was written before batches had numbers.
+    serial: u64,
     batch: Batch,
     waiters: Mutex<Vec<Done>>,
     settled: Notify,
+    failure: OnceLock<Arc<StorageError>>,
 }
 
 impl Proposed {
-    pub(crate) fn new(batch: Batch, waiters: Vec<Done>) -> Self {
-        Self(Arc::new(Inner { batch, waiters: Mutex::new(waiters), settled: Notify::new() }))
+    pub(crate) fn new(serial: u64, batch: Batch, waiters: Vec<Done>) -> Self {
+        let (waiters, settled, failure) = (Mutex::new(waiters), Notify::new(), OnceLock::new());
+        Self(Arc::new(Inner { serial, batch, waiters, settled, failure }))
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.0.serial
+    }
+
+    /// Why it was lost.
+    pub(crate) fn failure(&self) -> Option<Arc<StorageError>> {
+        self.0.failure.get().cloned()
     }
 
     pub(crate) fn batch(&self) -> &Batch {
@@ -44,6 +54,8 @@ impl Proposed {
 
     /// Tells everybody who was not answered that the fate of the command is unknown.
     pub(crate) fn lost(&self, error: &Arc<StorageError>) {
+        // The first reason stays.
+        let _ = self.0.failure.set(Arc::clone(error));
         let waiters = std::mem::take(&mut *self.0.waiters.lock());
         refuse(waiters, error);
         self.0.settled.notify_one();
@@ -69,41 +81,14 @@ impl PartialEq for Proposed {
 
 impl Serialize for Proposed {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.batch.serialize(serializer)
+        (self.0.serial, &self.0.batch).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Proposed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self::new(Batch::deserialize(deserializer)?, Vec::new()))
-    }
-}
-
-/// openraft's answer to a proposal. Success needs none: `apply` has answered already.
-pub(crate) struct Answer {
-    proposed: Option<Proposed>,
-}
-
-impl Responder<Types> for Answer {
-    type Receiver = ();
-
-    fn from_app_data(proposed: Proposed) -> (Proposed, Self, ()) {
-        (proposed.clone(), Self { proposed: Some(proposed) }, ())
-    }
-
-    fn send(mut self, result: ClientWriteResult<Types>) {
-        if let (Some(proposed), Err(error)) = (self.proposed.take(), result) {
-            proposed.lost(&Arc::new(StorageError::Unavailable(error.to_string())));
-        }
-    }
-}
-
-impl Drop for Answer {
-    /// Dropped without an answer: the group stopped.
-    fn drop(&mut self) {
-        if let Some(proposed) = self.proposed.take() {
-            proposed.lost(&Arc::new(StorageError::Unavailable("the group stopped".to_owned())));
-        }
+        let (serial, batch) = <(u64, Batch)>::deserialize(deserializer)?;
+        Ok(Self::new(serial, batch, Vec::new()))
     }
 }
 

@@ -28,6 +28,10 @@ impl Clock for ZeroClock {
     fn observe(&self, _seen: Millis) {}
 }
 
+fn boot(boot_id: &str) -> Boot {
+    Boot { node_id: 1, boot_id: boot_id.into() }
+}
+
 struct Builder(EngineKind);
 
 impl StoreBuilder<Types, LogStore, StateMachine, TempDir> for Builder {
@@ -58,8 +62,16 @@ fn build_on(disk: Arc<dyn Disk>, dir: &std::path::Path, kind: EngineKind) -> (Lo
         incoming_dir: dir.join("state"),
     };
     let failure = Arc::new(Failure::new());
-    let machine =
-        Machine::open(options, engine, Arc::new(ZeroClock), meter, failure, Arc::new(Notify::new())).unwrap();
+    let machine = Machine::open(
+        options,
+        engine,
+        Arc::new(ZeroClock),
+        meter,
+        failure,
+        Arc::new(Notify::new()),
+        boot("b"),
+    )
+    .unwrap();
     (log, StateMachine(Arc::new(machine)))
 }
 
@@ -74,13 +86,13 @@ fn openraft_suite_passes_on_redb() {
 }
 
 fn retain(term: u64, index: u64, topic: &str) -> Entry<Types> {
-    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let boot = boot("b");
     let mut message = Message::new(topic, &[], topic.as_bytes());
     message.retain = true;
     let commands =
         vec![Command::BootStart { lease_until: Millis(9) }, Command::Retain { message, stamp: None }];
     let batch = Batch { boot, at: Millis(index), commands };
-    Entry { payload: EntryPayload::Normal(Proposed::new(batch, Vec::new())), ..blank_ent(term, 1, index) }
+    Entry { payload: EntryPayload::Normal(Proposed::new(1, batch, Vec::new())), ..blank_ent(term, 1, index) }
 }
 
 fn retained(machine: &StateMachine) -> Vec<String> {
@@ -168,9 +180,9 @@ async fn entries_come_back_from_disk() {
 #[tokio::test]
 async fn waiters_are_answered_once() {
     let (sender, mut receiver) = tokio::sync::oneshot::channel();
-    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let boot = boot("b");
     let batch = Batch { boot, at: Millis(0), commands: vec![Command::Tidy] };
-    let proposed = Proposed::new(batch, vec![crate::Done::Once(sender)]);
+    let proposed = Proposed::new(1, batch, vec![crate::Done::Once(sender)]);
     proposed.applied(vec![Reply::Released { known: true }]);
     proposed.lost(&Arc::new(StorageError::Unavailable("late".to_owned())));
     assert_eq!(receiver.try_recv().unwrap().unwrap(), Reply::Released { known: true });
@@ -182,7 +194,7 @@ async fn waiters_are_answered_once() {
 async fn a_failed_fsync_refuses_everything_and_reports() {
     let dir = tempfile::tempdir().unwrap();
     let disk = SimDisk::default();
-    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let start = Start { boot: boot("b"), peers: None, formation: Formation::Alone };
     let failure = Arc::new(Failure::new());
     let call = async |group: &RaftGroup, command: Command| {
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -193,7 +205,7 @@ async fn a_failed_fsync_refuses_everything_and_reports() {
         |topic: &str| Command::Retain { message: Message::new(topic, &[], topic.as_bytes()), stamp: None };
     {
         let (log, machine) = build_on(Arc::new(disk.clone()), dir.path(), EngineKind::Memory);
-        let group = RaftGroup::start(log, machine.0, &boot, Arc::new(ZeroClock)).await.unwrap();
+        let group = RaftGroup::start(log, machine.0, &start, Arc::new(ZeroClock)).await.unwrap();
         group.watch(Arc::clone(&failure));
         call(&group, Command::BootStart { lease_until: Millis(9) }).await.unwrap();
         call(&group, retain("kept")).await.unwrap();
@@ -205,7 +217,7 @@ async fn a_failed_fsync_refuses_everything_and_reports() {
     }
     let disk = disk.after_cut(|| false);
     let (log, machine) = build_on(Arc::new(disk), dir.path(), EngineKind::Memory);
-    let group = RaftGroup::start(log, machine.0, &boot, Arc::new(ZeroClock)).await.unwrap();
+    let group = RaftGroup::start(log, machine.0, &start, Arc::new(ZeroClock)).await.unwrap();
     assert_eq!(retained(&StateMachine(Arc::clone(&group.machine))), ["kept"]);
 }
 
@@ -214,11 +226,11 @@ async fn a_failed_fsync_refuses_everything_and_reports() {
 async fn bodies_that_cannot_be_evicted_yet_ask_for_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, mut machine) = build(dir.path(), EngineKind::Memory);
-    let boot = Boot { node_id: 1, boot_id: "b".into() };
+    let boot = boot("b");
     let message = Message::new("large", &[], &vec![1; 2 << 20]);
     let commands =
         vec![Command::BootStart { lease_until: Millis(9) }, Command::Retain { message, stamp: None }];
-    let batch = Proposed::new(Batch { boot, at: Millis(0), commands }, Vec::new());
+    let batch = Proposed::new(1, Batch { boot, at: Millis(0), commands }, Vec::new());
     let entry = Entry { log_id: blank_ent::<Types>(1, 1, 1).log_id, payload: EntryPayload::Normal(batch) };
     machine.apply([entry]).await.unwrap();
     let meter = Arc::clone(machine.0.meter());

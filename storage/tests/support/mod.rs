@@ -43,6 +43,8 @@ pub(crate) fn options(dir: &Path) -> Options {
         resident_bytes_max: 64 << 20,
         inbox_messages_max: 1_000_000,
         inbox_bytes_max: 1 << 30,
+        peers: None,
+        formation: storage::Formation::Alone,
     }
 }
 

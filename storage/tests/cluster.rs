@@ -1,0 +1,290 @@
+//! Three stores on three data directories that replicate to each other (DESIGN §5): real logs, real fsync, real snapshots; only the way
+//! between them is a function call that can be cut.
+
+mod support;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use session::id::Boot;
+use session::lifecycle::{Command, Reply};
+use session::message::Message;
+use session::time::Millis;
+use storage::{Formation, GroupId, Options, PeerAddress, PeerError, PeerFuture, Peers, StorageError, Store};
+use support::{TestClock, eventually};
+
+/// The network: which stores run, and which ways are cut.
+#[derive(Debug, Clone, Default)]
+struct Net(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    stores: Vec<(u64, Store)>,
+    /// From, to.
+    cut: HashSet<(u64, u64)>,
+}
+
+/// The network as one node sees it.
+#[derive(Debug)]
+struct Port {
+    own: u64,
+    net: Net,
+}
+
+impl Peers for Port {
+    fn call(&self, to: &PeerAddress, request: Bytes, timeout: Duration) -> PeerFuture {
+        let (own, to, net) = (self.own, to.node_id, self.net.clone());
+        Box::pin(async move {
+            let unreachable = || PeerError::Unreachable { node_id: to, reason: "cut".to_owned() };
+            let store = net.way(own, to).ok_or_else(unreachable)?;
+            let unknown = |reason: &str| PeerError::Unknown { node_id: to, reason: reason.to_owned() };
+            let answer = tokio::time::timeout(timeout, store.serve_peer(&request));
+            let answer = answer.await.map_err(|_| unknown("too slow"))?;
+            // The way back may be cut by now.
+            net.way(to, own).map(|_| answer).ok_or_else(|| unknown("cut"))
+        })
+    }
+}
+
+impl Net {
+    fn way(&self, from: u64, to: u64) -> Option<Store> {
+        let state = self.0.lock();
+        if state.cut.contains(&(from, to)) {
+            return None;
+        }
+        state.stores.iter().find(|(id, _)| *id == to).map(|(_, store)| store.clone())
+    }
+
+    /// Cuts a node off from all others, both ways.
+    fn isolate(&self, node: u64) {
+        let mut state = self.0.lock();
+        for other in 1..=4 {
+            state.cut.insert((node, other));
+            state.cut.insert((other, node));
+        }
+    }
+
+    fn heal(&self) {
+        self.0.lock().cut.clear();
+    }
+
+    async fn start(&self, dir: &Path, node_id: u64, boot: &str, formation: Formation) -> Store {
+        let options = Options {
+            boot: Boot { node_id, boot_id: boot.into() },
+            peers: Some(Arc::new(Port { own: node_id, net: self.clone() })),
+            formation,
+            ..support::options(&dir.join(node_id.to_string()))
+        };
+        let store = Store::open(options, TestClock::at(1_000)).await.unwrap();
+        self.0.lock().stores.push((node_id, store.clone()));
+        store
+    }
+
+    async fn stop(&self, node_id: u64) {
+        let stopped = {
+            let mut state = self.0.lock();
+            let at = state.stores.iter().position(|(id, _)| *id == node_id).unwrap();
+            state.stores.remove(at).1
+        };
+        stopped.close().await.unwrap();
+    }
+}
+
+/// Three nodes, all voters of every group, with their boots announced.
+async fn three(net: &Net, dir: &Path) -> [Store; 3] {
+    let first = net.start(dir, 1, "boot-1", Formation::Alone).await;
+    let second = net.start(dir, 2, "boot-2", Formation::Join).await;
+    let third = net.start(dir, 3, "boot-3", Formation::Join).await;
+    first.add_node(&address(2)).await.unwrap();
+    first.add_node(&address(3)).await.unwrap();
+    for store in [&first, &second, &third] {
+        announce(store).await;
+    }
+    [first, second, third]
+}
+
+fn address(node_id: u64) -> PeerAddress {
+    PeerAddress { node_id, address: format!("node-{node_id}") }
+}
+
+async fn announce(store: &Store) {
+    for group in groups(store) {
+        let start = Command::BootStart { lease_until: Millis(1 << 40) };
+        assert!(matches!(persist(store, group, start).await, Reply::Done { .. }));
+    }
+}
+
+fn groups(store: &Store) -> impl Iterator<Item = GroupId> + use<> {
+    (0..store.groups()).map(GroupId)
+}
+
+/// Proposes until it is taken: leaders change.
+async fn persist(store: &Store, group: GroupId, command: Command) -> Reply {
+    let mut last = None;
+    for _ in 0..40 {
+        match store.call(group, command.clone()).await {
+            Ok(reply) => return reply,
+            Err(error) => last = Some(error),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("never taken: {last:?}");
+}
+
+fn retain(topic: &str, payload: &str) -> Command {
+    Command::Retain { message: Message::new(topic, &[], payload.as_bytes()), stamp: None }
+}
+
+fn read(store: &Store, topic: &str) -> Option<String> {
+    let mut found = None;
+    let mut visit = |message: Arc<Message>| {
+        found = Some(String::from_utf8(message.payload().to_vec()).unwrap());
+        false
+    };
+    store.retained(topic, &mut visit).unwrap();
+    found
+}
+
+fn export(store: &Store, group: GroupId) -> Vec<u8> {
+    let mut out = Vec::new();
+    store.export(group, &mut out).unwrap();
+    out
+}
+
+/// P4, DESIGN §5: whoever proposes, the reply follows a commit on a majority and the change is readable where it was proposed; equal logs
+/// give byte-equal states.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_proposes_and_all_states_are_equal() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    for (number, store) in (1..).zip(&stores) {
+        for round in 0..20 {
+            let topic = format!("t/{number}/{round}");
+            let group = store.group_of_topic(&topic);
+            persist(store, group, retain(&topic, "here")).await;
+            assert_eq!(read(store, &topic).as_deref(), Some("here"), "read your own write");
+        }
+    }
+    for store in &stores {
+        for group in groups(store) {
+            store.barrier(group).await.unwrap();
+        }
+        for status in store.status() {
+            assert_eq!(status.voters, [1, 2, 3]);
+            assert!(status.leader.is_some());
+        }
+    }
+    for group in groups(&stores[0]) {
+        assert_eq!(export(&stores[0], group), export(&stores[1], group));
+        assert_eq!(export(&stores[0], group), export(&stores[2], group));
+    }
+}
+
+/// P7: a read behind the barrier of any node sees every write that another node acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_behind_the_barrier_is_never_stale() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t");
+    for round in 0..100 {
+        let writer = &stores[round % 3];
+        persist(writer, group, retain("t", &round.to_string())).await;
+        let reader = &stores[(round + 1) % 3];
+        reader.barrier(group).await.unwrap();
+        assert_eq!(read(reader, "t"), Some(round.to_string()));
+    }
+}
+
+/// P4, scenario 22: the loss of one node loses nothing acknowledged; a node alone refuses in bounded time, and recovers by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minority_refuses_and_a_majority_goes_on() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t");
+    persist(&stores[0], group, retain("t", "before")).await;
+    net.isolate(1);
+    let refused =
+        tokio::time::timeout(Duration::from_secs(10), stores[0].call(group, retain("t", "lost"))).await;
+    assert!(matches!(refused, Ok(Err(_))), "bounded and refused: {refused:?}");
+    let refused = tokio::time::timeout(Duration::from_secs(10), stores[0].barrier(group)).await;
+    assert!(matches!(refused, Ok(Err(_))), "no read that may be stale: {refused:?}");
+    persist(&stores[1], group, retain("t", "during")).await;
+    stores[2].barrier(group).await.unwrap();
+    assert_eq!(read(&stores[2], "t").as_deref(), Some("during"));
+    net.heal();
+    persist(&stores[0], group, retain("u", "after")).await;
+    stores[0].barrier(group).await.unwrap();
+    assert_eq!(read(&stores[0], "t").as_deref(), Some("during"));
+}
+
+/// P4: a node that was away while the others checkpointed and purged their logs catches up by a snapshot; restarted nodes wait for a
+/// majority and elect (scenario 22).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_away_catches_up() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t/0");
+    drop(stores);
+    net.stop(3).await;
+    let first = net.way(0, 1).unwrap();
+    let fat = "x".repeat(2_000);
+    // More entries than the log keeps behind a checkpoint.
+    for round in 0..1_200 {
+        persist(&first, group, retain(&format!("t/{}", round % 300), &fat)).await;
+    }
+    first.checkpoint().await.unwrap();
+    net.way(0, 2).unwrap().checkpoint().await.unwrap();
+    drop(first);
+    for node in [1, 2] {
+        net.stop(node).await;
+    }
+    let mut stores = Vec::new();
+    for node in [1, 2, 3] {
+        stores.push(net.start(dir.path(), node, &format!("boot-{node}-again"), Formation::Alone).await);
+    }
+    for store in &stores {
+        announce(store).await;
+    }
+    let third = stores[2].clone();
+    eventually("node 3 has the snapshot", || read(&third, "t/299").is_some()).await;
+    third.barrier(group).await.unwrap();
+    persist(&third, group, retain("from/3", "y")).await;
+    stores[0].barrier(group).await.unwrap();
+    assert_eq!(export(&stores[0], group), export(&third, group));
+}
+
+/// DESIGN §5: a fourth node holds everything without a vote; when a voter is removed, it votes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_voter_is_replaced() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let fourth = net.start(dir.path(), 4, "boot-4", Formation::Join).await;
+    stores[1].add_node(&address(4)).await.unwrap();
+    announce(&fourth).await;
+    assert!(fourth.status().iter().all(|status| status.voters == [1, 2, 3] && status.nodes.len() == 4));
+    stores[1].remove_node(3).await.unwrap();
+    assert!(stores[1].status().iter().all(|status| status.voters == [1, 2, 4] && status.nodes.len() == 3));
+    let group = fourth.group_of_topic("t");
+    persist(&fourth, group, retain("t", "v")).await;
+    stores[0].barrier(group).await.unwrap();
+    assert_eq!(read(&stores[0], "t").as_deref(), Some("v"));
+}
+
+/// P10: what another version or a damaged link sends is refused by name, and nothing panics.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_cannot_be_read_are_refused() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let store = net.start(dir.path(), 1, "boot-1", Formation::Alone).await;
+    for request in
+        [&b""[..], b"\x01", b"\x02\x00\x00", b"\x01\xff\xff\xff\xff\xff", b"\x01\x00\x05\x00trailing"]
+    {
+        let answer = store.serve_peer(request).await;
+        assert!(!answer.is_empty());
+    }
+    let error: StorageError = store.remove_node(1).await.unwrap_err();
+    assert!(error.to_string().contains("last node"), "{error}");
+}
