@@ -254,7 +254,7 @@ async fn closing_a_peer_waits_for_its_calls() {
     }
     within(closing).await.unwrap();
     until("both sides know", || {
-        one.recorder.count("down Outbound 2") == 1 && two.recorder.count("down Inbound 1") == 1
+        one.recorder.count("down Outbound 2") == 1 && two.recorder.count("down Inbound 1: the peer left") == 1
     })
     .await;
 }

@@ -21,9 +21,12 @@ use super::stream::Stream;
 
 /// Room made for one read.
 const READ_BYTES: usize = 64 << 10;
+/// Room that a read must find.
+const READ_BYTES_MIN: usize = 16 << 10;
 /// Reads of one turn, so that writing gets its turn too.
 const READS_PER_TURN: usize = 16;
-/// Ticks in a row without a byte after which the peer is dead. With the tick in which the last byte came that makes five.
+/// Ticks in a row without a byte received, or with bytes waiting and none taken, after which the peer is dead. With the tick in
+/// which the last byte came that makes five.
 const SILENT_TICKS: u32 = 4;
 /// Ticks in which a dead peer is noticed, at most.
 pub(super) const TICKS_TO_NOTICE: u64 = SILENT_TICKS as u64 + 1;
@@ -54,6 +57,10 @@ pub(super) struct Driver<S> {
     ticks: Interval,
     heard: bool,
     silent_ticks: u32,
+    written: bool,
+    stalled_ticks: u32,
+    /// The peer has said goodbye.
+    left: bool,
     writing: Writing,
 }
 
@@ -92,6 +99,9 @@ impl<S: Side> Driver<S> {
             ticks,
             heard: false,
             silent_ticks: 0,
+            written: false,
+            stalled_ticks: 0,
+            left: false,
             writing: Writing::Open,
         }
     }
@@ -111,26 +121,38 @@ impl<S: Side> Driver<S> {
     }
 
     fn tick(&mut self) -> Result<(), LinkDown> {
-        self.silent_ticks = if std::mem::take(&mut self.heard) { 0 } else { self.silent_ticks + 1 };
+        let heard = std::mem::take(&mut self.heard);
+        let written = std::mem::take(&mut self.written) || self.batch.is_empty();
+        self.silent_ticks = if heard { 0 } else { self.silent_ticks + 1 };
+        self.stalled_ticks = if written { 0 } else { self.stalled_ticks + 1 };
+        let ms = self.ticks.period().as_millis() as u64 * TICKS_TO_NOTICE;
         if self.silent_ticks >= SILENT_TICKS {
-            let ms = self.ticks.period().as_millis() as u64 * TICKS_TO_NOTICE;
             return Err(LinkDown::Silent(ms));
+        }
+        if self.stalled_ticks >= SILENT_TICKS {
+            return Err(LinkDown::Stalled(ms));
         }
         Ok(self.side.tick()?)
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> Result<(), LinkDown> {
         for _ in 0..READS_PER_TURN {
-            if self.read.capacity() - self.read.len() < READ_BYTES / 4 {
-                let frame = frame::missing(&self.read, self.limits.largest() + frame::HEADER_BYTES);
-                self.read.reserve(frame.max(READ_BYTES));
+            let missing = frame::missing(&self.read, self.limits.largest() + frame::HEADER_BYTES);
+            let spare = self.read.capacity() - self.read.len();
+            // A large frame gets its place at once, so that it is not moved about while it arrives.
+            if spare < if missing == 0 { READ_BYTES_MIN } else { missing } {
+                self.read.reserve(missing.max(READ_BYTES));
             }
             let bytes = match pin!(self.stream.read_buf(&mut self.read)).poll(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(bytes) => bytes?,
             };
             if bytes == 0 {
-                return Err(if self.writing == Writing::Ended { LinkDown::Stopped } else { LinkDown::Eof });
+                return Err(match self.writing {
+                    Writing::Ended => LinkDown::Stopped,
+                    _ if self.left => LinkDown::Left,
+                    _ => LinkDown::Eof,
+                });
             }
             self.heard = true;
             while let Some(frame) = frame::decode(&mut self.read, &self.limits)? {
@@ -150,7 +172,10 @@ impl<S: Side> Driver<S> {
                 self.clock.observe(ms);
                 Ok(())
             }
-            control => self.side.control(frame.request_id, control),
+            control => {
+                self.left |= control == Control::Goodbye;
+                self.side.control(frame.request_id, control)
+            }
         }
     }
 
@@ -170,7 +195,10 @@ impl<S: Side> Driver<S> {
             let wrote = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]));
             match wrote {
                 Ok(0) => return Poll::Ready(LinkDown::Io(io::ErrorKind::WriteZero.into())),
-                Ok(bytes) => self.batch.advance(bytes),
+                Ok(bytes) => {
+                    self.written = true;
+                    self.batch.advance(bytes);
+                }
                 Err(error) => return Poll::Ready(LinkDown::Io(error)),
             }
             if self.batch.is_empty() {
@@ -209,3 +237,7 @@ impl<S> Drop for Driver<S> {
         self.outbox.close();
     }
 }
+
+#[cfg(test)]
+#[path = "driver_test.rs"]
+mod tests;

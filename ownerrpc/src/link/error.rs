@@ -65,6 +65,8 @@ pub enum LinkDown {
     Eof,
     #[error("nothing was heard for {0} ms")]
     Silent(u64),
+    #[error("the peer took nothing for {0} ms of what waits for it")]
+    Stalled(u64),
     #[error("the peer broke the rules of the link: {0}")]
     Violation(#[from] Violation),
     #[error("the peer left")]

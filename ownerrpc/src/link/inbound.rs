@@ -186,7 +186,10 @@ impl Handled {
     }
 
     async fn send(&self, payload: Bytes) {
-        let Ok(space) = self.outbox.reserve(payload.len()).await else { return };
+        // An answer that finds no place in time is of no use to anybody.
+        let Ok(Ok(space)) = timeout_at(self.deadline, self.outbox.reserve(payload.len())).await else {
+            return;
+        };
         let (service, request_id) = (self.service, self.request_id);
         // Nobody is there to be told when the connection is gone.
         let _ = self.outbox.push(Queued { service, request_id, budget_ms: None, payload }, space);

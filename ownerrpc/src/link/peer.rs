@@ -250,8 +250,8 @@ async fn run(shared: Arc<Shared>, mut stopped: oneshot::Receiver<Duration>) {
                 shared.set_down(Arc::new(why));
             }
         }
-        // Half to one and a half: nodes that lost the same peer do not come back at the same time.
-        let jittered = pause_ms / 2 + rand::rng().random_range(0..=pause_ms);
+        // Half of it at least: nodes that lost the same peer do not come back at the same time.
+        let jittered = pause_ms - rand::rng().random_range(0..=pause_ms / 2);
         tokio::select! {
             () = sleep(Duration::from_millis(jittered)) => {}
             () = shared.retry.notified() => {}

@@ -82,7 +82,12 @@ impl fmt::Debug for Secret {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
     use super::*;
+    use crate::link::hello::{Hello, Method};
 
     const TRANSCRIPT: Transcript<'static> =
         Transcript { dialer: b"hello d", acceptor: b"hello a", version: 1, tls_exporter: None };
@@ -94,6 +99,38 @@ mod tests {
         assert!(Secret::new(&[1; 1_024]).is_ok());
         assert_eq!(Secret::new(&[1; 1_025]).err(), Some(SecretError(1_025)));
         assert_eq!(format!("{:?}", Secret::new(&[1; 16])), "Ok(Secret(..))");
+    }
+
+    fn hello(from: u64, to: u64, nonce: u8, boot_id: &str) -> Bytes {
+        let hello = Hello {
+            method: Method::Secret,
+            versions: (1, 1),
+            cluster_id: [1; 16],
+            from,
+            to,
+            nonce: [nonce; 32],
+            boot_id: Arc::from(boot_id),
+        };
+        hello.encode()
+    }
+
+    /// WIRE.md §3: computed by another implementation of HMAC.
+    #[test]
+    fn proofs_are_the_golden_bytes() {
+        let secret = Secret::new(&[7; 32]).expect("long enough");
+        let (dialer, acceptor) = (hello(1, 2, 9, "b1"), hello(2, 1, 8, "b2"));
+        let plain = Transcript { dialer: &dialer, acceptor: &acceptor, version: 1, tls_exporter: None };
+        let tls = Transcript { tls_exporter: Some(&[5; 32]), ..plain };
+        let golden = [
+            (Role::Dialer, plain, "094ab03f4a9b387073df9c4268556ae231c078a5bf1487cb073120c1cb97a0f2"),
+            (Role::Acceptor, plain, "dc3d8f0308a8a16270244f305c1e0a2994e6f4c92c51128f2ecf6108200d7e9a"),
+            (Role::Dialer, tls, "3188c1dc8d74025939090c246f31e12af68726381ad3664461ebb19dfdcf49f2"),
+        ];
+        for (role, transcript, expected) in golden {
+            let proof = secret.prove(role, &transcript);
+            let hex: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, expected, "{role:?}");
+        }
     }
 
     /// DESIGN §8: a proof is of one side, one pair of hellos, one version and one TLS session.

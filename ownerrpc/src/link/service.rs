@@ -16,6 +16,7 @@ use super::refusal::{Refusal, RefusalKind};
 pub struct Call {
     pub peer: Arc<PeerInfo>,
     pub service: u16,
+    /// A part of the buffer that was read into, which lives as long as this does: what is kept for long is copied.
     pub payload: Bytes,
     /// When the caller stops to wait, as far as this node can tell.
     pub deadline: Instant,
