@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ownerrpc::link::{
-    CallError, Endpoint, EndpointError, HandshakeError, LinkDown, Options, Peer, RefusalKind, Security,
-    SecurityError, SecuritySettings, Unobserved,
+    CallError, Endpoint, EndpointError, HandshakeError, LinkDown, Options, Peer, Peers, RefusalKind,
+    Security, SecurityError, SecuritySettings, Unobserved,
 };
 use support::*;
 use tokio::net::TcpListener;
@@ -307,4 +307,57 @@ async fn no_more_nodes_link_than_may() {
         matches!(&*why, LinkDown::Handshake(HandshakeError::Refused(refusal)) if refusal.kind == RefusalKind::Busy)
     );
     assert_eq!(echo(&first, b"still").await.unwrap(), "still");
+}
+
+/// A cluster that grows, moves and shrinks: peers are dialled where they are, and not when they are no more.
+#[tokio::test]
+async fn peers_are_set_moved_and_removed() {
+    let (one, two) = (Node::new(1), Node::new(2));
+    let first = two.listen().await;
+    let peers = Peers::new(Arc::clone(&one.endpoint));
+    peers.set(0, "127.0.0.1:1");
+    peers.set(1, "127.0.0.1:1");
+    assert!(peers.all().is_empty(), "neither nobody nor this node is a peer");
+    peers.set(2, &first.address().to_string());
+    let peer = peers.get(2).unwrap();
+    up(&peer).await;
+    let call = |payload| peers.call(2, ECHO, Bytes::from_static(payload), soon());
+    assert_eq!(within(call(b"first")).await.unwrap(), "first");
+    let two = Node::new(2);
+    let second = two.listen().await;
+    peers.set(2, &second.address().to_string());
+    assert_eq!(peers.reachable(), [2], "a link that is up stays");
+    drop(first);
+    until("it is found at its new place", || two.recorder.count("up Inbound 1") == 1).await;
+    up(&peer).await;
+    assert_eq!(within(call(b"second")).await.unwrap(), "second");
+    drop((peer, peers.remove(2)));
+    assert!(matches!(within(call(b"")).await, Err(CallError::UnknownNode(2))));
+    until("its link is closed", || two.recorder.count("down Inbound 1") == 1).await;
+    peers.set(2, &second.address().to_string());
+    up(&peers.get(2).unwrap()).await;
+    within(peers.close(LIMIT)).await;
+    until("it is told", || two.recorder.count("down Inbound 1: the peer left") == 1).await;
+    assert!(peers.all().is_empty());
+}
+
+/// A node that joins is let in by those who expect it, and never takes the place of a member with its id.
+#[tokio::test]
+async fn a_joining_node_is_a_guest() {
+    let two = Node::new(2);
+    two.recorder.joiners.store(true, Ordering::SeqCst);
+    let listener = two.listen().await;
+    let member = Node::new(1);
+    let of_member = member.dial(2, listener.address());
+    up(&of_member).await;
+    let mut stranger = node(1);
+    stranger.cluster_id = [0; 16];
+    let stranger = Node::with(stranger, plain(SECRET), quick());
+    let of_stranger = stranger.dial(0, listener.address());
+    let found = up(&of_stranger).await;
+    assert_eq!((found.node_id, found.cluster_id), (2, CLUSTER));
+    assert_eq!(echo(&of_stranger, b"guest").await.unwrap(), "guest");
+    assert_eq!(two.recorded.peers.lock()[0].cluster_id, [0; 16], "services can tell");
+    assert_eq!(echo(&of_member, b"member").await.unwrap(), "member");
+    assert_eq!(two.recorder.count("down"), 0);
 }

@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -62,6 +62,8 @@ impl Clock for TestClock {
 pub(crate) struct Recorder {
     pub(crate) events: Mutex<Vec<String>>,
     pub(crate) refuses: Mutex<Vec<u64>>,
+    /// Whether nodes that join are let in.
+    pub(crate) joiners: AtomicBool,
 }
 
 impl Recorder {
@@ -76,7 +78,8 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn admits(&self, peer: &PeerInfo) -> bool {
-        peer.cluster_id != [0; 16] && !self.refuses.lock().contains(&peer.node_id)
+        (peer.cluster_id != [0; 16] || self.joiners.load(Ordering::SeqCst))
+            && !self.refuses.lock().contains(&peer.node_id)
     }
 
     fn up(&self, direction: Direction, peer: &PeerInfo) {
