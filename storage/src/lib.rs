@@ -17,4 +17,5 @@ mod wal;
 pub use error::StorageError;
 pub use identity::Identity;
 pub use port::{CompletionPort, DeliveryPort, Done, EventPort, Pushed};
-pub use store::{Clock, EngineKind, GroupId, InboxEntry, Options, Proposal, Store};
+pub use store::{Clock, EngineKind, GroupId, Heirloom, Heritage, InboxEntry, Options, Proposal, Store};
+pub use wal::{FSYNC_BUCKETS_NS, FsyncTimes};
