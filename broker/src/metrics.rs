@@ -15,29 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use labels::{
     AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, IsolationOutcome,
-    OwnerState, ProtocolLabel, QosLabel, RaftState, SessionLabel, SweepEvent, TakeoverOutcome, WillEvent,
-    WillState,
+    OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel, SweepEvent, TakeoverOutcome,
+    WillEvent, WillState,
 };
 
-/// Upper bounds of the histogram buckets, nanoseconds; one more bucket has no bound.
-pub const BUCKETS_NS: [u64; 16] = [
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    5_000_000_000,
-];
+/// Upper bounds of the histogram buckets, nanoseconds; one more bucket has no bound. The store counts its fsyncs by the same ones.
+pub const BUCKETS_NS: [u64; storage::FSYNC_BUCKETS_NS.len()] = storage::FSYNC_BUCKETS_NS;
 
 /// All series of one node.
 #[derive(Debug)]
@@ -63,6 +46,8 @@ type Counters<const N: usize> = [AtomicU64; N];
 #[repr(align(128))]
 struct Shard {
     messages: [Counters<{ QosLabel::COUNT }>; Direction::COUNT],
+    packets: [Counters<{ PacketLabel::COUNT }>; Direction::COUNT],
+    packet_bytes: [Counters<{ PacketLabel::COUNT }>; Direction::COUNT],
     dropped: Counters<{ DropReason::COUNT }>,
     opened: Counters<{ ProtocolLabel::COUNT }>,
     closed: Counters<{ ProtocolLabel::COUNT }>,
@@ -90,8 +75,8 @@ struct Gauges {
     inbox_bytes: AtomicU64,
     messages_stored: AtomicU64,
     messages_resident_bytes: AtomicU64,
-    /// The store counts them itself.
-    fsyncs: AtomicU64,
+    /// The store measures them itself.
+    fsyncs: Histogram,
 }
 
 impl Metrics {
@@ -157,8 +142,11 @@ impl Metrics {
     }
 
     /// Fsyncs of the log since the start, as last sampled.
-    pub fn set_fsyncs(&self, fsyncs: u64) {
-        self.gauges.fsyncs.store(fsyncs, Ordering::Relaxed);
+    pub fn set_fsyncs(&self, times: &storage::FsyncTimes) {
+        for (cell, count) in self.gauges.fsyncs.buckets.iter().zip(times.buckets) {
+            cell.store(count, Ordering::Relaxed);
+        }
+        self.gauges.fsyncs.sum_ns.store(times.sum_ns, Ordering::Relaxed);
     }
 
     /// Subscriptions in the routing index, as last sampled.
@@ -238,6 +226,12 @@ impl<W: Writer> Recorder<W> {
     #[inline]
     pub fn messages(&self, direction: Direction, qos: QosLabel, count: u64) {
         W::add(&self.shard().messages[direction as usize][qos as usize], count);
+    }
+
+    /// Packets of one type and all their bytes: complete ones from clients (`In`), queued for clients (`Out`).
+    pub fn packets(&self, direction: Direction, packet: PacketLabel, count: u64, bytes: u64) {
+        W::add(&self.shard().packets[direction as usize][packet as usize], count);
+        W::add(&self.shard().packet_bytes[direction as usize][packet as usize], bytes);
     }
 
     #[inline]

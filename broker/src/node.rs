@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::driver::{Gateway, StartError};
-use gateway::listener::ListenError;
+use gateway::listener::{ListenError, Tls};
 use session::id::Boot;
 use session::owner::{self, OwnerError};
 use session::time::Tick;
@@ -43,7 +43,7 @@ use crate::usecase::disconnect::Disconnects;
 use crate::usecase::isolation::LocalIsolation;
 use crate::usecase::lease::{BootLease, LeaseError};
 use crate::usecase::queue::ConnectQueue;
-use crate::usecase::reclaim::Retention;
+use crate::usecase::reclaim::{Reclaimer, Retention};
 use crate::usecase::will::WillExecutor;
 use crate::worker::{self, Worker, Workers};
 
@@ -99,6 +99,8 @@ pub struct Node {
     tasks: Vec<JoinHandle<()>>,
     lease: JoinHandle<LeaseError>,
     listeners: Vec<BoundListener>,
+    /// Certificates and keys of the listeners that have some.
+    tls: Vec<(Arc<str>, Tls)>,
     deadlines: Arc<Deadlines>,
     admin: Option<admin::Running>,
 }
@@ -146,17 +148,12 @@ impl Node {
         let auth = Arc::new(Authority::open(config, metrics.control())?);
         let router = Arc::new(Router::new(auth.clone()));
         let ended = EndedNews::of(&store);
+        let full = ended.full_inboxes();
         boot::restore_routes(&store, &router);
         let forget = Arc::new(ForgetLifetimes::new(store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
-        let evidence = boot::BootEvidence { boots: boots.clone(), store: store.clone() };
-        let isolation = LocalIsolation {
-            node_id: boot.node_id,
-            boot_id: boot.boot_id.clone(),
-            owners: owners.clone(),
-            receipts: Arc::new(evidence),
-        };
+        let isolation = isolation(&boot, &owners, &boots, &store);
         let shared = Arc::new(Shared {
             boot,
             clock,
@@ -172,24 +169,28 @@ impl Node {
             wills: std::sync::OnceLock::new(),
             isolation,
             lease_ms: config.owner.lease_ms,
-            retention: retention(config),
+            reclaimer: std::sync::OnceLock::new(),
         });
-        let deadlines = Self::deadlines(&shared, forget.clone());
+        let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
         let mut tasks = Self::spawn_tasks(&shared, &deadlines);
-        tasks.push(tokio::spawn(forget.run_forever()));
-        let lease = tokio::spawn(async move {
-            match lease.run_forever().await {
-                Ok(()) => LeaseError::Unavailable,
-                Err(error) => error,
-            }
-        });
+        tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
+        let lease = spawn_lease(lease);
         let gateway = {
             let shared = shared.clone();
             let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
             Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))?
         };
-        let mut node =
-            Self { shared, gateway, boots, tasks, lease, listeners: Vec::new(), deadlines, admin: None };
+        let mut node = Self {
+            shared,
+            gateway,
+            boots,
+            tasks,
+            lease,
+            listeners: Vec::new(),
+            tls: Vec::new(),
+            deadlines,
+            admin: None,
+        };
         if let Err(error) = node.open(config).await {
             node.stop(Duration::from_secs(1)).await;
             return Err(error);
@@ -209,18 +210,21 @@ impl Node {
         Ok(())
     }
 
-    fn deadlines(shared: &Arc<Shared>, over: Arc<ForgetLifetimes>) -> Arc<Deadlines> {
+    fn deadlines(shared: &Arc<Shared>, over: Arc<ForgetLifetimes>, retention: Retention) -> Arc<Deadlines> {
         let publisher = Arc::new(worker::SystemPublisher::new(shared.clone()));
+        let reclaimer =
+            Arc::new(Reclaimer::new(shared.store.clone(), retention, publisher.clone(), over.clone()));
         let wills =
             WillExecutor::new(shared.boot.clone(), shared.clock.clone(), shared.store.clone(), publisher);
-        // Set once: a node has one executor.
+        // Set once: a node has one of each.
         let _ = shared.wills.set(Arc::downgrade(&wills));
+        let _ = shared.reclaimer.set(Arc::downgrade(&reclaimer));
         Arc::new(Deadlines {
             clock: shared.clock.clone(),
             store: shared.store.clone(),
             wills,
             over,
-            retention: shared.retention,
+            reclaimer,
             counters: DeadlineCounters::default(),
             changed: tokio::sync::Notify::new(),
         })
@@ -242,6 +246,7 @@ impl Node {
     fn listen(&mut self, config: &Config) -> Result<(), ServeError> {
         for (name, listener) in &config.listeners {
             let settings = listeners::listener_config(name, listener, config)?;
+            self.tls.extend(settings.tls.clone().map(|tls| (name.clone(), tls)));
             let address = self
                 .gateway
                 .listen(settings)
@@ -255,6 +260,23 @@ impl Node {
         let text = serde_json::to_vec_pretty(&self.listeners)
             .map_err(|error| ServeError::Io { path: LISTENERS_FILE.into(), source: error.into() })?;
         listeners::write_file(&config.node.data_dir, LISTENERS_FILE, &text)
+    }
+
+    /// Reads the certificates and keys of all listeners again: connections from now on see them. One that cannot be used leaves its
+    /// listener with what it has; what is wrong with each of those.
+    #[must_use]
+    pub fn reload_tls(&self, config: &Config) -> Vec<ServeError> {
+        let reload = |(name, tls): &(Arc<str>, Tls)| {
+            let listener = config.listeners.get(name)?;
+            match listeners::tls(name, listener) {
+                Ok(new) => {
+                    tls.adopt(&new);
+                    None
+                }
+                Err(error) => Some(error),
+            }
+        };
+        self.tls.iter().filter_map(reload).collect()
     }
 
     /// What the parts of the node share.
@@ -353,6 +375,27 @@ impl std::fmt::Debug for Node {
     }
 }
 
+/// Renews the boot lease until that fails.
+fn spawn_lease(lease: BootLease) -> JoinHandle<LeaseError> {
+    tokio::spawn(async move {
+        match lease.run_forever().await {
+            Ok(()) => LeaseError::Unavailable,
+            Err(error) => error,
+        }
+    })
+}
+
+/// What this node can prove by itself.
+fn isolation(boot: &Boot, owners: &Arc<Owners>, boots: &Arc<Boots>, store: &Store) -> LocalIsolation {
+    let evidence = boot::BootEvidence { boots: boots.clone(), store: store.clone() };
+    LocalIsolation {
+        node_id: boot.node_id,
+        boot_id: boot.boot_id.clone(),
+        owners: owners.clone(),
+        receipts: Arc::new(evidence),
+    }
+}
+
 fn retention(config: &Config) -> Retention {
     Retention { binding_ms: u64::from(config.session.binding_retention_s) * 1_000 }
 }
@@ -368,6 +411,8 @@ fn store_options(config: &Config, boot: &Boot) -> storage::Options {
         resident_bytes_max: config.storage.resident_bytes_max,
         inbox_messages_max: config.session.inbox_messages_max,
         inbox_bytes_max: config.session.inbox_bytes_max,
+        peers: None,
+        formation: storage::Formation::Alone,
     }
 }
 

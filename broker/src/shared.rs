@@ -16,14 +16,15 @@ use crate::auth::Authority;
 use crate::clock::NodeClock;
 use crate::metrics::Metrics;
 use crate::owners::Owners;
-use crate::route::Router;
+use crate::route::{Router, Subscriber};
 use crate::usecase::authority::StoreAuthority;
 use crate::usecase::connect::ConnectCase;
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
 use crate::usecase::end::{Call, EndCase, EndError};
 use crate::usecase::isolation::{LocalIsolation, Timed};
 use crate::usecase::queue::ConnectQueue;
-use crate::usecase::reclaim::{self, Retention};
+use crate::usecase::quota::FullInboxes;
+use crate::usecase::reclaim::Reclaimer;
 use crate::usecase::will::{EarlierWills, WillExecutor};
 use crate::usecase::{ConnectError, ConnectInput, Connected, EndInput};
 use crate::worker::{self, Workers};
@@ -53,7 +54,8 @@ pub struct Shared {
     pub isolation: LocalIsolation,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
-    pub retention: Retention,
+    /// Reclamation; it hands messages on through this node, so it comes last and is not kept alive from here.
+    pub reclaimer: OnceLock<Weak<Reclaimer>>,
 }
 
 /// Takes ended lifetimes out of the routing: at once for a use case that saw the end, and all of them from the store's news, whoever
@@ -73,6 +75,7 @@ pub struct EndedNews(Arc<EndedQueue>);
 struct EndedQueue {
     ended: Mutex<Vec<(GroupId, u64)>>,
     wake: Notify,
+    full: Arc<FullInboxes>,
 }
 
 impl EventPort for EndedQueue {
@@ -82,9 +85,19 @@ impl EventPort for EndedQueue {
             self.wake.notify_one();
         }
     }
+
+    fn over_quota(&self, group: GroupId, lifetimes: Vec<u64>) {
+        self.full.report(group, lifetimes);
+    }
 }
 
 impl EndedNews {
+    /// Where sessions are reported whose inbox is full, for their End.
+    #[must_use]
+    pub fn full_inboxes(&self) -> Arc<FullInboxes> {
+        self.0.full.clone()
+    }
+
     /// Collects the news of `store` from now on. Begin before the routes are restored, so that none is missed.
     #[must_use]
     pub fn of(store: &storage::Store) -> Self {
@@ -129,6 +142,26 @@ impl Shared {
     #[must_use]
     pub fn stored(&self) -> GroupStat {
         (0..self.store.groups()).map(|group| self.store.read(GroupId(group), Group::stat)).sum()
+    }
+
+    /// The routing handle of a connected session, and the QoS 2 ids that its lifetime received. A lifetime that ended meanwhile, whatever
+    /// ended it, gets a handle that the routing does not know: nobody would forget it again.
+    #[must_use]
+    pub fn open_subscriber(
+        &self,
+        key: &Key,
+        user: Option<&Arc<str>>,
+        inbox: Option<(GroupId, u64)>,
+    ) -> (Arc<Subscriber>, Vec<u16>) {
+        let subscriber = self.router.open(key, user, inbox);
+        let Some((group, lifetime)) = inbox else { return (subscriber, Vec::new()) };
+        // After the opening: an end that is not seen here is told to the routing later.
+        let (lives, received) =
+            self.store.read(group, |rows| (rows.inbox(lifetime).is_some(), rows.received(lifetime)));
+        if !lives {
+            self.router.forget_inbox(group, lifetime);
+        }
+        (subscriber, received)
     }
 
     /// The CONNECT use case for an authenticated CONNECT; `recheck` authorises it a second time after the isolation.
@@ -197,9 +230,8 @@ impl Shared {
             self.lifetime_over(&row.owner.key, row.lifetime);
         }
         if input.release {
-            reclaim::release(&self.store, &input.owner.key, self.retention)
-                .await
-                .map_err(|_| EndError::Unavailable)?;
+            let reclaimer = self.reclaimer.get().and_then(Weak::upgrade).ok_or(EndError::Unavailable)?;
+            reclaimer.release(&input.owner.key).await.map_err(|_| EndError::Unavailable)?;
         }
         Ok(row)
     }

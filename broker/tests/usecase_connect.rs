@@ -389,6 +389,7 @@ async fn mqtt_3_3_1_1_a_lapsed_lease_does_not_lose_what_was_written() {
                 qos: QoS::AtLeastOnce,
                 retain: false,
                 identifiers: [].into_iter().collect(),
+                shared: false,
             };
             let message = Message::new("a", &[], b"x");
             let append = Append { message, stamp: None, targets: vec![target] };

@@ -81,7 +81,13 @@ fn append_to(targets: &[Target]) -> Command {
 }
 
 fn target(lifetime: u64) -> Target {
-    Target { lifetime, qos: QoS::AtLeastOnce, retain: false, identifiers: smallvec::SmallVec::new() }
+    Target {
+        lifetime,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        identifiers: smallvec::SmallVec::new(),
+        shared: false,
+    }
 }
 
 fn append_and_ack(c: &mut Criterion) {

@@ -89,8 +89,13 @@ impl Writers {
 fn append(lifetime: u64) -> Command {
     let mut message = Message::new("bench/topic", &[], &[b'x'; PAYLOAD_BYTES]);
     message.qos = QoS::AtLeastOnce;
-    let target =
-        Target { lifetime, qos: QoS::AtLeastOnce, retain: false, identifiers: smallvec::SmallVec::new() };
+    let target = Target {
+        lifetime,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        identifiers: smallvec::SmallVec::new(),
+        shared: false,
+    };
     Command::Append(Box::new(Append { message, stamp: None, targets: vec![target] }))
 }
 

@@ -20,4 +20,7 @@ pub use identity::Identity;
 pub use peers::{PeerAddress, PeerError, PeerFuture, Peers};
 pub use port::{CompletionPort, DeliveryPort, Done, EventPort, Pushed};
 pub use raft::{GroupStatus, Role};
-pub use store::{Clock, EngineKind, Formation, GroupId, InboxEntry, Options, Proposal, Store};
+pub use store::{
+    Clock, EngineKind, Formation, GroupId, Heirloom, Heritage, InboxEntry, Options, Proposal, Store,
+};
+pub use wal::{FSYNC_BUCKETS_NS, FsyncTimes};

@@ -23,6 +23,9 @@ pub trait EventPort: Send + Sync + std::fmt::Debug {
     /// Lifetimes that ended or were replaced, in order: nothing is routed to them any more, and their consumers are detached.
     /// Wills that changed their stage, in order.
     fn changed(&self, group: GroupId, ended: Vec<u64>, wills: Vec<(WillKey, WillStage)>);
+
+    /// Lifetimes whose inbox had no room, under the rule that such a session ends.
+    fn over_quota(&self, _group: GroupId, _lifetimes: Vec<u64>) {}
 }
 
 /// One appended message for an attached consumer.

@@ -17,7 +17,7 @@ use crate::port::{DeliveryPort, Done, EventPort};
 use crate::raft::{
     self, Checkpointer, GroupStatus, LogStore, Machine, MachineOptions, Meter, RaftGroup, Start,
 };
-use crate::wal::{OsDisk, Wal, WalOptions};
+use crate::wal::{FsyncTimes, OsDisk, Times, Wal, WalOptions};
 use crate::{StorageError, engine};
 
 /// One of the groups, 0 to `groups - 1`.
@@ -93,6 +93,24 @@ pub struct InboxEntry {
     pub message: Arc<Message>,
 }
 
+/// What an ended lifetime leaves to the other members of its shared subscriptions: a page of it.
+#[derive(Debug, Clone, Default)]
+pub struct Heritage {
+    /// Its shared filters, with the subscription identifier of each (0: none).
+    pub filters: Vec<(Arc<str>, u32)>,
+    pub messages: Vec<Heirloom>,
+    /// Offset to go on from; `None`: that was all.
+    pub next: Option<u64>,
+}
+
+/// One message of a [`Heritage`].
+#[derive(Debug, Clone)]
+pub struct Heirloom {
+    pub offset: u64,
+    pub identifiers: smallvec::SmallVec<[u32; 1]>,
+    pub message: Arc<Message>,
+}
+
 /// The store of one node. Cheap to clone; safe to use from every thread.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -103,6 +121,7 @@ pub struct Store {
 struct Inner {
     groups: Vec<RaftGroup>,
     wal: Arc<Wal>,
+    fsync_times: Arc<Times>,
     checkpointer: Arc<Checkpointer>,
     failure: Arc<Failure>,
     deadlines: Arc<Notify>,
@@ -176,6 +195,7 @@ impl Store {
             inner: Arc::new(Inner {
                 groups,
                 wal: recovered.wal,
+                fsync_times: recovered.fsync_times,
                 checkpointer,
                 failure,
                 deadlines,
@@ -297,6 +317,14 @@ impl Store {
         self.group(group).machine.read_inbox(lifetime, from, max, bytes_max)
     }
 
+    /// Messages from offset `from` on that an ended lifetime leaves to the other members of its shared subscriptions (MQTT 5 §4.8.2).
+    ///
+    /// # Errors
+    /// I/O, damage.
+    pub fn inherited(&self, group: GroupId, lifetime: u64, from: u64) -> Result<Heritage, StorageError> {
+        self.group(group).machine.inherited(lifetime, from)
+    }
+
     /// Retained messages of all groups that `filter` matches, in topic order per group; stops when `visit` returns false.
     ///
     /// # Errors
@@ -382,6 +410,12 @@ impl Store {
         self.inner.wal.fsyncs()
     }
 
+    /// How long the fsyncs of the log took since it was opened.
+    #[must_use]
+    pub fn fsync_times(&self) -> FsyncTimes {
+        self.inner.fsync_times.view()
+    }
+
     /// Checkpoints, closes the log and stops the groups. What is proposed afterwards is refused. A store that is dropped without it
     /// stops too, without a checkpoint: the next start replays the log.
     ///
@@ -438,6 +472,7 @@ struct Recovery {
     identity: Identity,
     lock: Lock,
     wal: Arc<Wal>,
+    fsync_times: Arc<Times>,
     meter: Arc<Meter>,
     groups: Vec<(LogStore, Arc<Machine>)>,
 }
@@ -464,6 +499,7 @@ impl Recovery {
         })?;
         let wal_dir = dir.join("wal");
         let disk = Arc::new(OsDisk::new(wal_dir.clone()).map_err(StorageError::io(&wal_dir))?);
+        let fsync_times = Arc::clone(disk.times());
         let wal_options =
             WalOptions { segment_bytes: options.segment_bytes, directory: identity.directory_id };
         let (wal, mut logs) = Wal::open(disk, wal_options)?;
@@ -472,10 +508,11 @@ impl Recovery {
             .zip(machines)
             .map(|(group, machine)| {
                 let log = logs.remove(&group).unwrap_or_default();
+                machine.check_reaches(&log)?;
                 Ok((LogStore::new(group, Arc::clone(&wal), log, Arc::clone(&meter))?, machine))
             })
             .collect::<Result<_, StorageError>>()?;
-        Ok(Self { identity, lock, wal, meter, groups })
+        Ok(Self { identity, lock, wal, fsync_times, meter, groups })
     }
 }
 

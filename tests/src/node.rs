@@ -1,12 +1,21 @@
 //! A real broker process with a data directory of its own.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use crate::wait::eventually;
+
+/// A start that ended at once.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: ExitStatus,
+    /// Standard output and error of this start.
+    pub said: String,
+}
 
 /// A running `exactmq serve`.
 #[derive(Debug)]
@@ -57,17 +66,54 @@ impl Node {
     /// # Panics
     /// When it does not serve within 60 s.
     pub fn restart(&mut self) {
+        if let Err(Refusal { status, said }) = self.try_restart() {
+            panic!("exactmq ended at start: {status}\n{said}");
+        }
+    }
+
+    /// The same for a start that may be refused.
+    ///
+    /// # Errors
+    /// The process ended instead; with what it said.
+    ///
+    /// # Panics
+    /// When it neither serves nor ends within 60 s.
+    pub fn try_restart(&mut self) -> Result<(), Refusal> {
         assert!(self.child.is_none(), "stop or kill it first");
         let listeners = self.dir.join("listeners.json");
         let admin_file = self.dir.join("admin.address");
         let _ = std::fs::remove_file(&listeners);
         let _ = std::fs::remove_file(&admin_file);
         std::fs::create_dir_all(&self.dir).expect("the data directory");
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir.with_extension("log"))
-            .expect("the log file");
+        let path = self.dir.with_extension("log");
+        let log = File::options().create(true).append(true).open(&path).expect("the log file");
+        let said_before = log.metadata().map_or(0, |log| log.len());
+        self.child = Some(self.spawn(log));
+        let child = self.child.as_mut().expect("just started");
+        let outcome = eventually("listeners.json with MQTT and admin", Duration::from_secs(60), || {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Some(Err(status));
+            }
+            let admin = std::fs::read_to_string(&admin_file).ok()?;
+            let text = std::fs::read_to_string(&listeners).ok()?;
+            serde_json::from_str::<serde_json::Value>(&text).ok().map(|found| Ok((found, admin)))
+        });
+        let (found, admin) = match outcome {
+            Ok(found) => found,
+            Err(status) => {
+                self.child = None;
+                let said = std::fs::read(&path).unwrap_or_default();
+                let said = &said[usize::try_from(said_before).unwrap_or(0).min(said.len())..];
+                return Err(Refusal { status, said: String::from_utf8_lossy(said).into_owned() });
+            }
+        };
+        self.mqtt = address(&found, "mqtt");
+        let admin = admin.trim().trim_start_matches("http://");
+        self.admin = admin.parse().expect("the address of the admin API");
+        Ok(())
+    }
+
+    fn spawn(&self, log: File) -> Child {
         let mut command = Command::new(binary());
         command
             .args(["serve", "--data-dir"])
@@ -79,21 +125,46 @@ impl Node {
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
-        self.child = Some(command.spawn().expect("exactmq starts"));
-        let child = self.child.as_mut().expect("just started");
-        let log = self.dir.with_extension("log");
-        let found = eventually("listeners.json with MQTT and admin", Duration::from_secs(60), || {
-            if let Ok(Some(status)) = child.try_wait() {
-                panic!("exactmq ended at start: {status}\n{}", tail(&log));
-            }
-            let admin = std::fs::read_to_string(&admin_file).ok()?;
-            let text = std::fs::read_to_string(&listeners).ok()?;
-            serde_json::from_str::<serde_json::Value>(&text).ok().map(|found| (found, admin))
-        });
-        let (found, admin) = found;
-        self.mqtt = address(&found, "mqtt");
-        let admin = admin.trim().trim_start_matches("http://");
-        self.admin = admin.parse().expect("the address of the admin API");
+        command.spawn().expect("exactmq starts")
+    }
+
+    /// SIGHUP: reads the configuration and its files again. Wait for what it changes.
+    ///
+    /// # Panics
+    /// When there is no `kill`.
+    pub fn reload(&self) {
+        Command::new("kill").args(["-HUP", &self.pid().to_string()]).status().expect("kill runs");
+    }
+
+    /// Body of an answer 200 of the admin API, asked with its token.
+    ///
+    /// # Panics
+    /// When it does not answer, or with something else.
+    #[must_use]
+    pub fn admin_get(&self, path: &str) -> String {
+        let token = std::fs::read_to_string(self.dir.join("admin.token")).expect("the token");
+        let mut stream = TcpStream::connect(self.admin).expect("the admin API listens");
+        let token = token.trim();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
+        body.to_owned()
+    }
+
+    /// Value of one series of the metrics page.
+    ///
+    /// # Panics
+    /// When there is none of this name.
+    #[must_use]
+    pub fn metric(&self, series: &str) -> f64 {
+        let page = self.admin_get("/metrics");
+        let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no series {series}"))
     }
 
     /// kill -9.

@@ -63,6 +63,78 @@ fn retain_handling_is_obeyed() {
     }
 }
 
+/// [MQTT-3.3.1-10] of MQTT 5, [MQTT-3.8.4-3] of 3.1.1: with Retain Handling 1 a subscription that a durable session brought along is not new,
+/// with 0 (and on 3.1.1) it is served again; a subscription that was removed is new again.
+#[test]
+fn a_resumed_subscription_is_not_new() {
+    let node = Node::start();
+    assert!(publisher(&node).publish("r/h", "v", 1, true) < 0x80);
+    let options = Options::v5("d").resume().expiry(60);
+    let mut sub = Client::connect(node.mqtt, &options);
+    assert_eq!(sub.subscribe("r/h", 0x01 | 1 << 4), 1);
+    assert_eq!(sub.take_message().payload, b"v");
+    sub.reset();
+    let mut sub = Client::connect(node.mqtt, &options);
+    assert_eq!(sub.subscribe("r/h", 0x01 | 1 << 4), 1);
+    sub.expect_nothing();
+    assert_eq!(sub.subscribe("r/h", 0x01), 1);
+    assert_eq!(sub.take_message().payload, b"v");
+    assert_eq!(sub.unsubscribe("r/h"), 0);
+    assert_eq!(sub.subscribe("r/h", 0x01 | 1 << 4), 1);
+    assert_eq!(sub.take_message().payload, b"v");
+    let mut old = Client::connect(node.mqtt, &Options::v3("o").resume());
+    for _ in 0..2 {
+        assert_eq!(old.subscribe("r/h", 1), 1);
+        let got = old.take_message();
+        assert_eq!((got.retain, got.payload.as_slice()), (true, &b"v"[..]));
+    }
+}
+
+/// Scenario 80 ([MQTT-3.8.4-8] of MQTT 5, [MQTT-3.8.4-6] of 3.1.1): the QoS of a retained message, and of the same message live, is at
+/// most the granted one and at most the published one, whatever else the subscription asks for.
+#[test]
+fn the_granted_qos_caps_retained_and_live_messages() {
+    let node = Node::start();
+    for (granted, published) in (0..=2).flat_map(|granted| (0..=2).map(move |qos| (granted, qos))) {
+        let topic = format!("cap/{granted}/{published}");
+        let mut p = publisher(&node);
+        assert!(p.publish(&topic, "kept", published, true) < 0x80);
+        assert!(p.is_alive());
+        for options in [Options::v5("t"), Options::v5("d").resume().expiry(60), Options::v3("o")] {
+            let mut sub = Client::connect(node.mqtt, &options);
+            let as_published = if options.v5 { 8 } else { 0 };
+            assert_eq!(sub.subscribe(&topic, granted | as_published), granted);
+            let kept = sub.take_message();
+            let case = format!("{topic} {}", options.client_id);
+            assert_eq!((kept.qos, kept.retain), (granted.min(published), true), "{case}");
+            assert!(p.publish(&topic, "live", published, true) < 0x80);
+            let live = sub.take_message();
+            assert_eq!((live.qos, live.retain), (granted.min(published), options.v5), "{case}");
+            sub.expect_nothing();
+            assert!(p.publish(&topic, "kept", published, true) < 0x80);
+            assert!(p.is_alive());
+            sub.take_message();
+            assert_eq!(sub.unsubscribe(&topic), 0);
+            sub.disconnect();
+        }
+    }
+}
+
+/// Scenario 80 ([MQTT-3.3.1-9] of 3.1.1, [MQTT-3.3.1-12] of MQTT 5): of a subscriber with overlapping subscriptions, one of them Retain As
+/// Published, the live message keeps its flag; one that is not retained never has it.
+#[test]
+fn a_message_that_is_not_retained_never_has_the_flag() {
+    let node = Node::start();
+    let mut sub = Client::connect(node.mqtt, &Options::v5("s"));
+    assert_eq!(sub.subscribe("f/+", 1), 1);
+    assert_eq!(sub.subscribe("f/x", 0x01 | 8), 1);
+    let mut p = publisher(&node);
+    assert!(p.publish("f/x", "1", 1, true) < 0x80);
+    assert!(sub.take_message().retain);
+    assert_eq!(p.publish("f/x", "2", 1, false), 0);
+    assert!(!sub.take_message().retain);
+}
+
 /// [MQTT-3.3.1-12], -13: Retain As Published keeps the flag, without it a live message has RETAIN 0.
 #[test]
 fn retain_as_published_is_obeyed() {

@@ -58,6 +58,26 @@ fn disconnect_may_change_the_expiry_but_not_raise_zero() {
     assert!(present(&node, &options));
 }
 
+/// [MQTT-3.14.2-2]: the rule speaks of the interval in CONNECT: a client whose interval was capped, even to 0, may repeat it in DISCONNECT. That
+/// is a normal end (no Will), and the cap holds for it too.
+#[test]
+fn a_capped_expiry_may_be_repeated_in_disconnect() {
+    for cap in [0, 1] {
+        let node = Node::start_with(&[&format!("session.expiry_max_s={cap}")]);
+        let mut watcher = Client::connect(node.mqtt, &Options::v5("watcher"));
+        assert_eq!(watcher.subscribe("will", 1), 1);
+        let options = Options::v5("x").resume().expiry(60).will("will", "no", 1, false, 0);
+        let (mut client, connack) = Client::try_connect(node.mqtt, &options);
+        let granted = tests::wire::property(&connack.body[3..], 0x11).expect("the granted interval");
+        assert_eq!(granted, u32::from(cap as u8).to_be_bytes());
+        client.send(&[0xE0, 7, 0, 5, 0x11, 0, 0, 0, 60]);
+        assert_eq!(client.until_closed(PATIENCE), [], "no DISCONNECT 0x82");
+        std::thread::sleep(Duration::from_millis(1_600));
+        assert!(!present(&node, &options), "cap {cap}");
+        watcher.expect_nothing();
+    }
+}
+
 /// [MQTT-3.2.2-3], bug 15.4 of the owner spec: an EOF right behind DISCONNECT does not turn it into an abnormal one.
 #[test]
 fn disconnect_and_eof_in_one_breath_is_a_normal_disconnect() {

@@ -132,6 +132,10 @@ choice! {
     OnQuota {
         /// The message is dropped and counted.
         DropNew = "drop_new",
+        /// The oldest messages are dropped and counted, until it fits.
+        DropOld = "drop_old",
+        /// The message is dropped and counted, and the session ends with reason quota.
+        End = "end",
     }
 }
 

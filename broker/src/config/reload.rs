@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Config;
-use super::schema::{Apply, KEYS};
+use super::schema::{Apply, KEYS, LISTENER_KEYS};
 
 /// The difference between the running configuration and a newly read one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,10 +25,20 @@ impl Config {
             if before.get(key) == after.get(key) {
                 continue;
             }
-            let live = KEYS.iter().any(|known| known.name == key && known.apply == Apply::Live);
-            if live { &mut reload.changed } else { &mut reload.needs_restart }.push(key.clone());
+            if self.is_live(new, key) { &mut reload.changed } else { &mut reload.needs_restart }
+                .push(key.clone());
         }
         reload
+    }
+
+    /// Whether a reload to `new` applies this key: a listener that is new or gone waits for a restart as a whole.
+    fn is_live(&self, new: &Self, key: &str) -> bool {
+        let Some((listener, name)) = key.strip_prefix("listener.").and_then(|rest| rest.rsplit_once('.'))
+        else {
+            return KEYS.iter().any(|known| known.name == key && known.apply == Apply::Live);
+        };
+        let runs = self.listeners.contains_key(listener) && new.listeners.contains_key(listener);
+        runs && LISTENER_KEYS.iter().any(|known| known.name == name && known.apply == Apply::Live)
     }
 
     /// The running configuration with every reloadable value of `new`.
@@ -37,6 +47,12 @@ impl Config {
         let mut merged = self.clone();
         for key in KEYS.iter().filter(|key| key.apply == Apply::Live) {
             (key.copy)(new, &mut merged);
+        }
+        for (name, listener) in &mut merged.listeners {
+            let Some(new) = new.listeners.get(name) else { continue };
+            for key in LISTENER_KEYS.iter().filter(|key| key.apply == Apply::Live) {
+                (key.copy)(new, listener);
+            }
         }
         merged
     }

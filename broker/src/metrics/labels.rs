@@ -34,6 +34,14 @@ pub(super) trait Label {
 labels! {
     Direction { In = "in", Out = "out" }
 
+    /// Types of MQTT control packets, in the order of their numbers.
+    PacketLabel {
+        Connect = "connect", ConnAck = "connack", Publish = "publish", PubAck = "puback", PubRec = "pubrec",
+        PubRel = "pubrel", PubComp = "pubcomp", Subscribe = "subscribe", SubAck = "suback",
+        Unsubscribe = "unsubscribe", UnsubAck = "unsuback", PingReq = "pingreq", PingResp = "pingresp",
+        Disconnect = "disconnect", Auth = "auth",
+    }
+
     QosLabel { Zero = "0", One = "1", Two = "2" }
 
     ProtocolLabel { Tcp = "tcp", Tls = "tls", Ws = "ws", Wss = "wss" }

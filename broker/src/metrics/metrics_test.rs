@@ -27,7 +27,9 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
         "exactmq_messages_dropped_total{reason=\"outbox_full\"}",
         "exactmq_takeover_seconds_bucket{outcome=\"done\",le=\"+Inf\"}",
         "exactmq_commit_seconds_count",
-        "exactmq_fsyncs_total",
+        "exactmq_fsync_seconds_count",
+        "exactmq_packets_total{direction=\"out\",type=\"pingresp\"}",
+        "exactmq_packet_bytes_total{direction=\"in\",type=\"publish\"}",
     ] {
         assert!(before.contains_key(name), "{name} is missing");
     }
@@ -40,6 +42,7 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
 fn record_everything<W: Writer>(recorder: &Recorder<W>) {
     for direction in Direction::ALL {
         QosLabel::ALL.iter().for_each(|qos| recorder.messages(*direction, *qos, 1));
+        PacketLabel::ALL.iter().for_each(|packet| recorder.packets(*direction, *packet, 1, 2));
     }
     DropReason::ALL.iter().for_each(|reason| recorder.dropped(*reason, 1));
     ProtocolLabel::ALL.iter().for_each(|protocol| recorder.connection_opened(*protocol));
@@ -117,7 +120,11 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
     metrics.set_raft_state(9, RaftState::Leader);
     worker.set_busy(1_500_000_000);
     worker.set_busy(2_500_000_000);
-    metrics.set_fsyncs(7);
+    let mut fsyncs = storage::FsyncTimes::default();
+    (fsyncs.buckets[0], fsyncs.buckets[16], fsyncs.sum_ns) = (5, 2, 12_000_100_000);
+    metrics.set_fsyncs(&fsyncs);
+    worker.packets(Direction::Out, PacketLabel::PubAck, 3, 12);
+    control.packets(Direction::Out, PacketLabel::PubAck, 1, 4);
     let page = metrics.render();
     let series = series(&page);
     assert_eq!(series["exactmq_connections{protocol=\"tls\"}"], "2");
@@ -125,5 +132,9 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
     assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"leader\"}"], "1");
     assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"candidate\"}"], "0");
     assert_eq!(series["exactmq_worker_busy_seconds_total{worker=\"0\"}"], "2.5");
-    assert_eq!(series["exactmq_fsyncs_total"], "7");
+    assert_eq!(series["exactmq_fsync_seconds_count"], "7");
+    assert_eq!(series["exactmq_fsync_seconds_bucket{le=\"5\"}"], "5");
+    assert_eq!(series["exactmq_fsync_seconds_sum"], "12.0001");
+    assert_eq!(series["exactmq_packets_total{direction=\"out\",type=\"puback\"}"], "4");
+    assert_eq!(series["exactmq_packet_bytes_total{direction=\"out\",type=\"puback\"}"], "16");
 }

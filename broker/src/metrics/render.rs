@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::labels::Label;
 use super::{
     AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
-    IsolationOutcome, Metrics, OwnerState, ProtocolLabel, QosLabel, RaftState, SessionLabel, Shard,
-    SweepEvent, TakeoverOutcome, WillEvent, WillState,
+    IsolationOutcome, Metrics, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel,
+    Shard, SweepEvent, TakeoverOutcome, WillEvent, WillState,
 };
 
 const BYTES_EXPECTED: usize = 32 << 10;
@@ -34,6 +34,18 @@ impl Page<'_> {
             "Messages from publishers and to subscribers.",
             "qos",
             |shard, d, q| &shard.messages[d][q],
+        );
+        self.directed::<PacketLabel>(
+            "exactmq_packets_total",
+            "MQTT packets from clients and queued for clients.",
+            "type",
+            |shard, d, p| &shard.packets[d][p],
+        );
+        self.directed::<PacketLabel>(
+            "exactmq_packet_bytes_total",
+            "Bytes of MQTT packets from clients and queued for clients.",
+            "type",
+            |shard, d, p| &shard.packet_bytes[d][p],
         );
         self.counter::<DropReason>(
             "exactmq_messages_dropped_total",
@@ -139,8 +151,12 @@ impl Page<'_> {
             "From a worker's proposal to the store until its reply.",
             |shard| &shard.commits,
         );
-        self.head("exactmq_fsyncs_total", "Fsyncs of the log.", "counter");
-        self.line(format_args!("exactmq_fsyncs_total {}", gauges.fsyncs.load(Ordering::Relaxed)));
+        self.head(
+            "exactmq_fsync_seconds",
+            "Fsyncs of the log, each with what they made durable together.",
+            "histogram",
+        );
+        self.histogram_of("exactmq_fsync_seconds", &gauges.fsyncs);
         self.head("exactmq_raft_state", "1 for the role of this node in a group.", "gauge");
         for (group, cells) in metrics.raft.iter().enumerate() {
             for (index, word) in RaftState::words().enumerate() {
@@ -228,15 +244,27 @@ impl Page<'_> {
     }
 
     fn histogram_lines(&mut self, name: &str, labels: &str, of: impl Fn(&Shard) -> &Histogram) {
+        let buckets = std::array::from_fn(|index| self.sum(|shard| &of(shard).buckets[index]));
+        let sum_ns = self.sum(|shard| &of(shard).sum_ns);
+        self.buckets(name, labels, &buckets, sum_ns);
+    }
+
+    /// One that is not sharded.
+    fn histogram_of(&mut self, name: &str, histogram: &Histogram) {
+        let buckets = std::array::from_fn(|index| histogram.buckets[index].load(Ordering::Relaxed));
+        self.buckets(name, "", &buckets, histogram.sum_ns.load(Ordering::Relaxed));
+    }
+
+    fn buckets(&mut self, name: &str, labels: &str, buckets: &[u64; BUCKETS_NS.len() + 1], sum_ns: u64) {
         let comma = if labels.is_empty() { "" } else { "," };
         let mut cumulative = 0u64;
-        for (index, bound) in BUCKETS_NS.iter().enumerate() {
-            cumulative += self.sum(|shard| &of(shard).buckets[index]);
+        for (bound, count) in BUCKETS_NS.iter().zip(buckets) {
+            cumulative += count;
             let bound = Seconds(*bound);
             self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}"));
         }
-        cumulative += self.sum(|shard| &of(shard).buckets[BUCKETS_NS.len()]);
-        let sum = Seconds(self.sum(|shard| &of(shard).sum_ns));
+        cumulative += buckets[BUCKETS_NS.len()];
+        let sum = Seconds(sum_ns);
         let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
         self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {cumulative}"));
         self.line(format_args!("{name}_sum{braced} {sum}"));

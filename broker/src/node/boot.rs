@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use session::id::{Boot, Owner};
-use session::lifecycle::{Command, Conflict, Group, Reply, RetireProof, SessionState};
+use session::lifecycle::{Command, Conflict, QuotaRule, Reply, RetireProof, SessionState};
 use session::topic::TopicFilter;
 use storage::boot::{Boots, Proof, Recovered};
 use storage::{GroupId, Store};
 
 use super::ServeError;
 use crate::clock::NodeClock;
-use crate::config::Config;
+use crate::config::{Config, OnQuota};
 use crate::route::{Restored, Router};
 use crate::usecase::isolation::Receipts;
 use crate::usecase::lease::LeaseError;
@@ -94,21 +94,29 @@ pub(super) async fn retire_earlier(
     Ok(())
 }
 
-/// Makes the configured inbox quotas those of every group: they are part of its state, which brings along those of an earlier start.
+/// Makes the configured inbox quotas and what gives way to them those of every group: they are part of its state, which brings along those
+/// of an earlier start.
 ///
 /// # Errors
 /// A group does not answer, or refuses.
 pub(super) async fn set_quotas(store: &Store, config: &Config) -> Result<(), ServeError> {
     let (messages, bytes) = (config.session.inbox_messages_max, config.session.inbox_bytes_max);
+    let rule = match config.session.on_quota {
+        OnQuota::DropNew => QuotaRule::DropNew,
+        OnQuota::DropOld => QuotaRule::DropOld,
+        OnQuota::End => QuotaRule::End,
+    };
     for group in (0..store.groups()).map(GroupId) {
-        if store.read(group, Group::quotas) == (messages, bytes) {
-            continue;
-        }
-        match store.call(group, Command::Quotas { messages, bytes }).await {
-            Ok(Reply::Done { .. }) => {}
-            // Nothing but the retirement of this boot refuses it.
-            Ok(_) => return Err(ServeError::Lease(LeaseError::Retired)),
-            Err(error) => return Err(ServeError::Proposal(error)),
+        let stored = store.read(group, |rows| (rows.quotas(), rows.quota_rule()));
+        let quotas = (stored.0 != (messages, bytes)).then_some(Command::Quotas { messages, bytes });
+        let rule = (stored.1 != rule).then_some(Command::QuotaRule(rule));
+        for command in quotas.into_iter().chain(rule) {
+            match store.call(group, command).await {
+                Ok(Reply::Done { .. }) => {}
+                // Nothing but the retirement of this boot refuses it.
+                Ok(_) => return Err(ServeError::Lease(LeaseError::Retired)),
+                Err(error) => return Err(ServeError::Proposal(error)),
+            }
         }
     }
     Ok(())

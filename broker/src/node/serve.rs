@@ -113,7 +113,8 @@ fn announce(node: &Node) {
     let _ = out.flush();
 }
 
-/// Applies what can be changed while the node runs; a configuration or a file with a fault changes nothing.
+/// Applies what can be changed while the node runs. A configuration, or a file of users or rules, with a fault changes nothing; a
+/// certificate or key with a fault leaves its listener with the old ones, and does not hold up the rest: a rule may be about to be revoked.
 fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
     let new = match read_config() {
         Ok(new) => new,
@@ -127,6 +128,9 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
     if let Err(error) = node.shared().auth.reload(&merged) {
         tracing::error!(%error, "users and rules are not reloaded; the running configuration stays");
         return;
+    }
+    for error in node.reload_tls(&merged) {
+        tracing::error!(%error, "its certificate and key are not reloaded; the running ones stay");
     }
     *config = merged;
     crate::cli::logging::set_level(config.log.level);

@@ -29,7 +29,7 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
     loop {
         metrics.set_owners(&shared.owners.snapshot());
         metrics.set_store(&shared.stored());
-        metrics.set_fsyncs(shared.store.fsyncs());
+        metrics.set_fsyncs(&shared.store.fsync_times());
         metrics.set_subscriptions(shared.router.len() as u64);
         for group in 0..shared.store.groups() {
             metrics.set_raft_state(usize::from(group), RaftState::Leader);

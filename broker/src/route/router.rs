@@ -16,7 +16,7 @@ use storage::GroupId;
 
 use super::plan::Plan;
 use super::readers::Readers;
-use super::select::{Outgoing, Shape, Sink, select};
+use super::select::{Outgoing, Shape, Sink, select, select_member};
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
 use crate::auth::Authoriser;
@@ -72,6 +72,8 @@ pub struct LiveTarget {
     pub qos: session::message::QoS,
     pub retain: bool,
     pub identifiers: SmallVec<[u32; 1]>,
+    /// Filter of the shared subscription through which it comes.
+    pub share: Option<Arc<str>>,
 }
 
 /// A durable session's subscriptions as they are read back at start.
@@ -219,6 +221,30 @@ impl Router {
         route
     }
 
+    /// The next member of the shared subscription `filter` that takes `message`, after a member that ended; nobody, when there is no
+    /// other one that may. `stamp`: see [`Outgoing::stamp`].
+    #[must_use]
+    pub fn route_shared(&self, filter: &str, message: &Message, stamp: Option<u64>) -> Route {
+        let group = self.writer.lock().shares.get(filter).cloned();
+        let readers = self.readers();
+        let mut route = Route::default();
+        let Some(group) = group.and_then(|group| group.readable(&readers, message.topic())) else {
+            return route;
+        };
+        let picked = match stamp {
+            Some(stamp) => group.pick_stamped(stamp),
+            None => group.pick(),
+        };
+        if let Some(member) = picked {
+            let (qos, retain) = (message.qos, message.retain);
+            let outgoing =
+                Outgoing { qos, retain, publisher: PartyId::default(), queue_qos0_offline: false, stamp };
+            select_member(&group, member, &outgoing, &mut route);
+            route.matched = true;
+        }
+        route
+    }
+
     /// What says which subscribers may be sent a message. Take it anew when the epoch of the rules moved.
     #[must_use]
     pub fn readers(&self) -> Readers {
@@ -253,6 +279,7 @@ impl Router {
                 Some(group) => group.with(member),
                 None => ShareGroup {
                     id: self.next_id(),
+                    filter: Arc::clone(&filter.full),
                     members: Box::new([member]),
                     turn: Arc::new(AtomicUsize::new(0)),
                 },
@@ -329,6 +356,7 @@ impl Sink for Route {
             qos: shape.qos,
             retain: shape.retain,
             identifiers: SmallVec::from_slice(shape.identifiers),
+            share: shape.share.cloned(),
         });
     }
 

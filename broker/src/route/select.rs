@@ -12,6 +12,7 @@ use storage::GroupId;
 
 use super::plan::{Grant, Plan};
 use super::subscriber::{PartyId, Subscriber};
+use super::subscription::{Member, ShareGroup};
 
 /// What the fan-out needs to know of a message.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +60,8 @@ pub struct Shape<'a> {
     pub qos: QoS,
     pub retain: bool,
     pub identifiers: &'a [u32],
+    /// Filter of the shared subscription through which it comes.
+    pub share: Option<&'a Arc<str>>,
 }
 
 /// Hands every delivery of a message to `sink`; whether it has any subscriber.
@@ -71,7 +74,7 @@ pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
     for destination in &plan.durable {
         let Some(grant) = destination.grant(message.publisher) else { continue };
         matched = true;
-        one(&destination.subscriber, grant, message, sink);
+        one(&destination.subscriber, shape(grant, message), message, sink);
     }
     for group in &plan.shares {
         let picked = match message.stamp {
@@ -80,9 +83,16 @@ pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
         };
         let Some(member) = picked else { continue };
         matched = true;
-        one(&member.subscriber, &Grant::of(&member.options), message, sink);
+        select_member(group, member, message, sink);
     }
     matched
+}
+
+/// The delivery of a share group's message to the member that takes it.
+pub(super) fn select_member(group: &ShareGroup, member: &Member, message: &Outgoing, sink: &mut impl Sink) {
+    let grant = Grant::of(&member.options);
+    let shape = Shape { share: Some(&group.filter), ..shape(&grant, message) };
+    one(&member.subscriber, shape, message, sink);
 }
 
 /// The part of [`select`] that concerns the connections of the plan's own worker.
@@ -98,8 +108,7 @@ pub fn select_local(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bo
     matched
 }
 
-fn one(subscriber: &Arc<Subscriber>, grant: &Grant, message: &Outgoing, sink: &mut impl Sink) {
-    let shape = shape(grant, message);
+fn one(subscriber: &Arc<Subscriber>, shape: Shape<'_>, message: &Outgoing, sink: &mut impl Sink) {
     let live = subscriber.live();
     match (subscriber.inbox, live) {
         (Some((group, lifetime)), None) if shape.qos > QoS::AtMostOnce || message.queue_qos0_offline => {
@@ -118,6 +127,7 @@ fn shape<'a>(grant: &'a Grant, message: &Outgoing) -> Shape<'a> {
         qos: message.qos.min(grant.qos),
         retain: message.retain && grant.retain_as_published,
         identifiers: &grant.identifiers,
+        share: None,
     }
 }
 
@@ -127,5 +137,6 @@ fn target(lifetime: u64, shape: Shape<'_>) -> Target {
         qos: shape.qos,
         retain: shape.retain,
         identifiers: SmallVec::from_slice(shape.identifiers),
+        shared: shape.share.is_some(),
     }
 }

@@ -42,6 +42,8 @@ impl Subscription for Sub {
 #[derive(Debug)]
 pub struct ShareGroup {
     pub(super) id: PartyId,
+    /// The whole filter, `$share/` included.
+    pub(super) filter: Arc<str>,
     pub(super) members: Box<[Member]>,
     pub(super) turn: Arc<AtomicUsize>,
 }
@@ -103,7 +105,7 @@ impl ShareGroup {
             return Some(Arc::clone(self));
         }
         let members: Box<[Member]> = self.members.iter().filter(may_read).cloned().collect();
-        (!members.is_empty()).then(|| Arc::new(Self { id: self.id, members, turn: Arc::clone(&self.turn) }))
+        (!members.is_empty()).then(|| Arc::new(self.of(members)))
     }
 
     /// With `member` added or replaced.
@@ -112,13 +114,17 @@ impl ShareGroup {
         let mut members: Vec<_> =
             self.members.iter().filter(|other| other.subscriber.id() != id).cloned().collect();
         members.push(member);
-        Self { id: self.id, members: members.into_boxed_slice(), turn: Arc::clone(&self.turn) }
+        self.of(members.into_boxed_slice())
     }
 
     /// Without the subscriber `id`.
     pub(super) fn without(&self, id: PartyId) -> Self {
         let members =
             self.members.iter().filter(|other| other.subscriber.id() != id).cloned().collect::<Vec<_>>();
-        Self { id: self.id, members: members.into_boxed_slice(), turn: Arc::clone(&self.turn) }
+        self.of(members.into_boxed_slice())
+    }
+
+    fn of(&self, members: Box<[Member]>) -> Self {
+        Self { id: self.id, filter: Arc::clone(&self.filter), members, turn: Arc::clone(&self.turn) }
     }
 }

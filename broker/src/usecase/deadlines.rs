@@ -14,7 +14,7 @@ use storage::{GroupId, Store};
 use tokio::sync::Notify;
 
 use super::disconnect::LifetimeOver;
-use super::reclaim::Retention;
+use super::reclaim::Reclaimer;
 use super::will::{WillExecutor, propose_all};
 use crate::clock::NodeClock;
 
@@ -45,7 +45,7 @@ pub struct Deadlines {
     pub store: Store,
     pub wills: Arc<WillExecutor>,
     pub over: Arc<dyn LifetimeOver>,
-    pub retention: Retention,
+    pub reclaimer: Arc<Reclaimer>,
     pub counters: DeadlineCounters,
     /// Due times changed.
     pub changed: Notify,
@@ -131,10 +131,7 @@ impl Deadlines {
     }
 
     async fn reclaim(&self, group: GroupId, keys: Vec<Key>) -> bool {
-        let commands: Vec<Command> = self.store.read(group, |rows| {
-            keys.iter().filter_map(|key| rows.session(key)).map(|row| self.retention.command(row)).collect()
-        });
-        let replies = propose_all(&self.store, group, commands.into_iter()).await;
+        let replies = self.reclaimer.reclaim(group, keys).await;
         let answered = replies.iter().flatten().count();
         self.counters.reclaimed.fetch_add(answered as u64, Ordering::Relaxed);
         answered > 0

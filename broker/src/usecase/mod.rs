@@ -6,9 +6,11 @@ pub mod connect;
 pub mod deadlines;
 pub mod disconnect;
 pub mod end;
+pub mod heritage;
 pub mod isolation;
 pub mod lease;
 pub mod queue;
+pub mod quota;
 pub mod reclaim;
 pub mod will;
 

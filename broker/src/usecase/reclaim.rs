@@ -3,12 +3,17 @@
 //!
 //! It deletes nothing of a live lifetime: storage refuses that, and an older lifetime's reclamation never touches its successor.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use session::id::Key;
 use session::lifecycle::{Command, Conflict, Reply, SessionRow};
 use session::time::Millis;
-use storage::Store;
+use storage::{GroupId, Store};
+
+use super::disconnect::LifetimeOver;
+use super::heritage::{Heirs, hand_on_all};
+use super::will::propose_all;
 
 /// Children removed by one command.
 pub const PAGE: u32 = 256;
@@ -48,30 +53,90 @@ impl Retention {
     }
 }
 
-/// Reclaims an ended session at once and drops its binding (`session end --release`).
-///
-/// # Errors
-/// False when something stayed: it changed meanwhile, or the store is not available. The deadline task goes on.
-pub async fn release(store: &Store, key: &Key, retention: Retention) -> Result<(), NotReleased> {
-    let group = store.group_of(key);
-    for _ in 0..PAGES_MAX {
-        let Some(row) = store.read(group, |rows| rows.session(key).cloned()) else { return Ok(()) };
-        let reply = store.call(group, retention.command(&row)).await.map_err(|_| NotReleased)?;
-        match reply {
-            Reply::Reclaimed { done: false, .. } => {}
-            Reply::Reclaimed { done: true, .. } => break,
-            _ => return Err(NotReleased),
-        }
+/// Reclaims, after what ended lifetimes leave to others is handed on.
+#[derive(Debug)]
+pub struct Reclaimer {
+    store: Store,
+    retention: Retention,
+    heirs: Arc<dyn Heirs>,
+    over: Arc<dyn LifetimeOver>,
+    /// By group: one at a time, so that nothing is handed on twice.
+    turns: Box<[tokio::sync::Mutex<()>]>,
+}
+
+impl Reclaimer {
+    #[must_use]
+    pub fn new(
+        store: Store,
+        retention: Retention,
+        heirs: Arc<dyn Heirs>,
+        over: Arc<dyn LifetimeOver>,
+    ) -> Self {
+        let turns = (0..store.groups()).map(|_| tokio::sync::Mutex::default()).collect();
+        Self { store, retention, heirs, over, turns }
     }
-    // Its Will may still be on its way out; that takes as long as a publication.
-    for _ in 0..RELEASE_ATTEMPTS {
-        match store.call(group, Command::ReleaseBinding { key: key.clone() }).await {
-            Ok(Reply::Conflict(Conflict::Illegal)) => tokio::time::sleep(RELEASE_PAUSE).await,
-            Ok(Reply::Done { .. } | Reply::Conflict(Conflict::Missing)) => return Ok(()),
-            Ok(_) | Err(_) => return Err(NotReleased),
+
+    /// One page of the reclamation of each key; the answers, in the order of the keys. `None`: not now.
+    pub async fn reclaim(&self, group: GroupId, mut keys: Vec<Key>) -> Vec<Option<Reply>> {
+        let asked = keys.len();
+        let _turn = self.turns[usize::from(group.0)].lock().await;
+        for key in self.hand_on(group, &keys).await {
+            keys.retain(|other| *other != key);
         }
+        let commands: Vec<Command> = self.store.read(group, |rows| {
+            let rows = keys.iter().filter_map(|key| rows.session(key));
+            rows.map(|row| self.retention.command(row)).collect()
+        });
+        let mut replies = propose_all(&self.store, group, commands.into_iter()).await;
+        replies.resize(asked, None);
+        replies
     }
-    Err(NotReleased)
+
+    /// Hands on what ended lifetimes of these keys leave; the keys whose heritage has to wait.
+    async fn hand_on(&self, group: GroupId, keys: &[Key]) -> Vec<Key> {
+        let leaving: Vec<(Key, u64)> = self.store.read(group, |rows| {
+            let lifetimes = keys
+                .iter()
+                .flat_map(|key| rows.reclaimable(key).iter().map(move |lifetime| (key.clone(), *lifetime)));
+            lifetimes.filter(|(_, lifetime)| rows.shared_filters(*lifetime).next().is_some()).collect()
+        });
+        let mut waiting = Vec::new();
+        for (key, lifetime) in leaving {
+            // It must not be chosen again.
+            self.over.lifetime_over(&key, lifetime);
+            if hand_on_all(&self.store, &*self.heirs, group, &key, lifetime).await.is_err() {
+                waiting.push(key);
+            }
+        }
+        waiting
+    }
+
+    /// Reclaims an ended session at once and drops its binding (`session end --release`).
+    ///
+    /// # Errors
+    /// When something stayed: it changed meanwhile, or the store is not available. The deadline task goes on.
+    pub async fn release(&self, key: &Key) -> Result<(), NotReleased> {
+        let group = self.store.group_of(key);
+        for _ in 0..PAGES_MAX {
+            if self.store.read(group, |rows| rows.session(key).is_none()) {
+                return Ok(());
+            }
+            match self.reclaim(group, vec![key.clone()]).await.pop().flatten() {
+                Some(Reply::Reclaimed { done: false, .. }) => {}
+                Some(Reply::Reclaimed { done: true, .. }) => break,
+                _ => return Err(NotReleased),
+            }
+        }
+        // Its Will may still be on its way out; that takes as long as a publication.
+        for _ in 0..RELEASE_ATTEMPTS {
+            match self.store.call(group, Command::ReleaseBinding { key: key.clone() }).await {
+                Ok(Reply::Conflict(Conflict::Illegal)) => tokio::time::sleep(RELEASE_PAUSE).await,
+                Ok(Reply::Done { .. } | Reply::Conflict(Conflict::Missing)) => return Ok(()),
+                Ok(_) | Err(_) => return Err(NotReleased),
+            }
+        }
+        Err(NotReleased)
+    }
 }
 
 /// The session ended, but its ClientID is still bound to its user.

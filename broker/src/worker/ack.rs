@@ -4,7 +4,7 @@ use gateway::codec::{Ack, AckType, ReasonCode, Version};
 use gateway::connection::Output;
 use gateway::service::Disconnecting;
 use session::lifecycle::Command;
-use session::qos::{OutboundError, Settled};
+use session::qos::{Outbound, OutboundError, Settled};
 
 use super::Worker;
 use super::client::Session;
@@ -25,10 +25,10 @@ impl Worker {
         out: &mut Output,
     ) -> Result<(), Disconnecting> {
         match ack.ack_type {
-            AckType::PubAck => settle(session, |session| session.outbound.puback(ack.packet_id)),
-            AckType::PubComp => settle(session, |session| session.outbound.pubcomp(ack.packet_id)),
+            AckType::PubAck => settle(session, ack.packet_id, Outbound::puback),
+            AckType::PubComp => settle(session, ack.packet_id, Outbound::pubcomp),
             AckType::PubRec if ack.reason.is_error() => {
-                settle(session, |session| session.outbound.pubrec_refused(ack.packet_id))
+                settle(session, ack.packet_id, Outbound::pubrec_refused)
             }
             AckType::PubRec => received(session, ack.packet_id, out),
             AckType::PubRel => {
@@ -58,9 +58,14 @@ impl Worker {
 
 fn settle(
     session: &mut Session,
-    finish: impl FnOnce(&mut Session) -> Result<Settled, OutboundError>,
+    packet_id: u16,
+    finish: impl FnOnce(&mut Outbound, u16) -> Result<Settled, OutboundError>,
 ) -> Result<(), Disconnecting> {
-    match finish(session) {
+    let finished = finish(&mut session.outbound, packet_id);
+    if finished == Ok(Settled::Transient) && !session.shared.is_empty() {
+        session.shared.remove(&packet_id);
+    }
+    match finished {
         Ok(Settled::Inbox { offset }) => {
             if let Some(durable) = &mut session.durable {
                 durable.inbox.settled(offset);

@@ -1,11 +1,12 @@
 //! One connected session, as its connection's task owns it: kept small, since most of them are idle.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use gateway::codec::Version;
-use gateway::link::Link;
+use gateway::link::{Link, MessageDelivery};
 use session::lifecycle::SessionRef;
 use session::owner::{Entry, Scope};
 use session::qos::{Inbound, Outbound};
@@ -49,6 +50,8 @@ pub struct Session {
     pub(super) inbound: Inbound,
     pub(super) outbound: Outbound,
     pub(super) publishes: Publishes,
+    /// QoS 1 messages of shared subscriptions in flight to a session without inbox, by packet id.
+    pub(super) shared: BTreeMap<u16, MessageDelivery>,
     pub(super) durable: Option<Box<Durable>>,
     /// Retained messages that are being sent.
     pub(super) feed: Option<Box<Feed>>,

@@ -37,7 +37,7 @@ pub(super) enum Op {
     },
     Subscribed(Box<SubscribeTicket>),
     Unsubscribed(Box<UnsubscribeTicket>),
-    /// Retained messages were appended to the session's own inbox.
+    /// A retained message was appended to the session's own inbox.
     Fed,
 }
 
@@ -178,7 +178,12 @@ impl Worker {
                 session.publishes.appended(publish);
             }
             (Op::Fed, reply) => {
-                self.count_quota(&reply);
+                if let Reply::Fed { offset, over_quota } = reply {
+                    self.stats.dropped(DropReason::InboxQuota, u64::from(over_quota));
+                    if let (Some(offset), Some(durable)) = (offset, &mut session.durable) {
+                        durable.inbox.fed(offset);
+                    }
+                }
                 self.feed_appended(session);
             }
             (Op::Released { packet_id }, reply) => {

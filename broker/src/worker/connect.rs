@@ -1,6 +1,7 @@
 //! CONNECT as the worker sees it: who it is, what it may, then the use case, then the session's state on this worker.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -144,12 +145,12 @@ impl Worker {
     ) -> Session {
         let row = &connected.row;
         let group = self.shared.store.group_of(&row.owner.key);
+        let inbox = row.durable.then_some((group, row.lifetime));
+        let (subscriber, resumed) = self.shared.open_subscriber(&row.owner.key, access.user(), inbox);
         let durable = row.durable.then(|| {
-            let resumed = self.shared.store.read(group, |rows| rows.received(row.lifetime));
             let session = SessionRef { lifetime: row.lifetime, owner_generation: row.owner.owner_generation };
             Box::new(Durable { group, session, resumed, inbox: Inbox::default() })
         });
-        let inbox = durable.as_ref().map(|durable| (durable.group, durable.session.lifetime));
         let received = durable.as_ref().map_or(&[][..], |durable| &durable.resumed);
         let inflight_max = packet.receive_maximum.min(self.options.inflight_max).max(1);
         Session {
@@ -160,13 +161,14 @@ impl Worker {
                 orphan: RefCell::default(),
             }),
             entry: Arc::clone(&connected.entry),
-            subscriber: self.shared.router.open(&row.owner.key, access.user(), inbox),
+            subscriber,
             access,
             version: packet.version,
             scopes: Scopes::default(),
             inbound: Inbound::new(self.receive_maximum(packet.version), received),
             outbound: Outbound::new(inflight_max),
             publishes: Publishes::default(),
+            shared: BTreeMap::new(),
             durable,
             feed: None,
             failed: false,

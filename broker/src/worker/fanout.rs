@@ -122,7 +122,9 @@ impl<'a> Fanout<'a> {
 
     fn push(&mut self, link: &Link<Event>, shape: Shape<'_>) -> bool {
         let client = link.shape();
-        if client.wants_messages || self.parts.expires_at.is_some() {
+        // A member that ends leaves what it was sent to another one: it has to be kept.
+        let share = shape.share.filter(|_| shape.qos > QoS::AtMostOnce);
+        if client.wants_messages || self.parts.expires_at.is_some() || share.is_some() {
             return link.push_message(MessageDelivery {
                 message: self.message(),
                 qos: shape.qos,
@@ -130,6 +132,7 @@ impl<'a> Fanout<'a> {
                 dup: false,
                 identifiers: SmallVec::from_slice(shape.identifiers),
                 offset: None,
+                share: share.cloned(),
             });
         }
         // Too large for any packet: counts as delivered, like any other that the client cannot take.
@@ -230,6 +233,7 @@ impl Sink for Fanout<'_> {
             qos: shape.qos,
             retain: shape.retain,
             identifiers: SmallVec::from_slice(shape.identifiers),
+            share: shape.share.cloned(),
         };
         self.remote_entry(link.worker).2.push(target);
     }

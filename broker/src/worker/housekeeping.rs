@@ -5,12 +5,14 @@ use std::time::Duration;
 use session::lifecycle::GroupStat;
 
 use super::Worker;
+use super::stats::report_traffic;
 use super::sys::Totals;
 
 impl Worker {
     pub(super) fn housekeep(&self) {
         if let Some(recorder) = &self.recorder {
             self.reported.set(self.stats.report(recorder, &self.reported.get()));
+            self.reported_traffic.set(report_traffic(recorder, &self.reported_traffic.get()));
             // The thread of a worker runs one runtime, which counts this for itself.
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {
                 let busy = runtime.metrics().worker_total_busy_duration(0);

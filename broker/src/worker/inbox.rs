@@ -9,7 +9,7 @@
 //! While the queue is full, or a page is being read, pushed messages are only noted: they are read from the store when
 //! there is room.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use gateway::codec::{AckType, ReasonCode};
@@ -53,6 +53,8 @@ pub(super) struct Inbox {
     acks: Vec<Ack>,
     /// Packet ids that are owed a PUBREL once `acks` are committed.
     receipts: SmallVec<[u16; 8]>,
+    /// Retained messages of new subscriptions that wait in the inbox: looked at again before they are sent. Bounded by the inbox.
+    fed: BTreeSet<u64>,
 }
 
 impl Inbox {
@@ -70,6 +72,14 @@ impl Inbox {
     pub(super) fn received(&mut self, offset: u64, packet_id: u16) {
         self.acks.push(Ack { offset, kind: AckKind::Received });
         self.receipts.push(packet_id);
+    }
+
+    /// The entry is a retained message of a new subscription. It is told before the entry is pushed: the reply of an append goes out
+    /// ahead of what it brought.
+    pub(super) fn fed(&mut self, offset: u64) {
+        if offset >= self.sent_through {
+            self.fed.insert(offset);
+        }
     }
 
     pub(super) fn has_acks(&self) -> bool {
@@ -172,9 +182,13 @@ impl Worker {
 
     /// Moves entries from the queue to the outbox as far as the client's window allows, and reads on when few are left.
     pub(super) fn pump_inbox(&self, session: &mut Session, out: &mut Output) {
-        let Some(durable) = session.durable.as_deref_mut() else { return };
-        let inbox = &mut durable.inbox;
-        while let Some(entry) = inbox.queue.front() {
+        loop {
+            if self.pass_outdated(session) {
+                continue;
+            }
+            let Some(durable) = session.durable.as_deref_mut() else { return };
+            let inbox = &mut durable.inbox;
+            let Some(entry) = inbox.queue.front() else { break };
             if entry.received {
                 // Only PUBREL is owed; its PUBLISH is not sent again ([MQTT-4.4.0-1]).
                 let Some(packet_id) = session.outbound.begin_inbox(entry.offset, true, true) else { break };
@@ -192,18 +206,43 @@ impl Worker {
                 dup: entry.maybe_sent,
                 identifiers: entry.identifiers.clone(),
                 offset: Some(entry.offset),
+                share: None,
             };
             if !session.post.link.push_message(delivery) {
                 break;
             }
             inbox.handed += u16::from(entry.qos != QoS::AtMostOnce);
+            if !inbox.fed.is_empty() {
+                inbox.fed.remove(&entry.offset);
+            }
             inbox.pop();
         }
+        let Some(durable) = session.durable.as_deref_mut() else { return };
+        let inbox = &mut durable.inbox;
         let behind = inbox.next < inbox.end && !inbox.reading;
         if behind && inbox.queue.len() <= QUEUE_LOW && inbox.has_room() {
             inbox.reading = true;
             self.read_page(session);
         }
+    }
+
+    /// Whether the entry at the front of the queue is a retained message of a new subscription that is not the value of its topic any more;
+    /// it is passed over then. That can only be told now: a newer value that was stored after the retained message had been looked up may
+    /// stand before it in the inbox, or have overtaken it with QoS 0 (P7). One that is stored from now on comes behind it.
+    fn pass_outdated(&self, session: &mut Session) -> bool {
+        let Some(durable) = session.durable.as_deref().filter(|durable| !durable.inbox.fed.is_empty()) else {
+            return false;
+        };
+        let Some(entry) = durable.inbox.queue.front() else { return false };
+        let (offset, message) = (entry.offset, Arc::clone(&entry.message));
+        if entry.maybe_sent || !durable.inbox.fed.contains(&offset) || self.is_current(session, &message) {
+            return false;
+        }
+        if let Some(durable) = session.durable.as_deref_mut() {
+            durable.inbox.fed.remove(&offset);
+            durable.inbox.pop();
+        }
+        self.settle_unsent(session, offset)
     }
 
     fn read_page(&self, session: &Session) {

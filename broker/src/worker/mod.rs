@@ -21,6 +21,7 @@ mod publish;
 mod publishes;
 mod retained;
 mod service;
+mod share;
 mod stats;
 mod subscribe;
 mod sys;
@@ -30,6 +31,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gateway::driver::Traffic;
 use gateway::link::{LinkId, Links};
 use hashbrown::{HashMap, HashSet};
 use session::time::{Millis, Tick};
@@ -70,6 +72,7 @@ pub struct Worker {
     stats: Arc<WorkerStats>,
     /// What the metrics were told last.
     reported: Cell<StatsView>,
+    reported_traffic: Cell<Traffic>,
     recorder: Option<WorkerRecorder>,
     publisher: SystemPublisher,
     /// When the `$SYS` topics are due, on the worker that publishes them.
@@ -111,6 +114,7 @@ impl Worker {
             feeding: RefCell::default(),
             stats: workers.stats(id),
             reported: Cell::default(),
+            reported_traffic: Cell::default(),
             recorder: shared.metrics.worker(usize::from(id)),
             publisher: SystemPublisher::new(Arc::clone(&shared)),
             sys_due: Cell::new(Tick(0)),

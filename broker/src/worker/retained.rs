@@ -191,9 +191,6 @@ impl Worker {
         {
             return true;
         }
-        if session.durable.is_some() && !self.is_current(session, message) {
-            return true;
-        }
         let Some(wanted) = session.feed.as_ref().and_then(|feed| feed.wanted.front()) else { return true };
         let qos = message.qos.min(wanted.qos);
         let mut identifiers = SmallVec::new();
@@ -206,16 +203,19 @@ impl Worker {
                     return false;
                 };
                 feed.appends += 1;
-                let targets = vec![Target { lifetime, qos, retain: true, identifiers }];
+                let targets = vec![Target { lifetime, qos, retain: true, identifiers, shared: false }];
                 let append = Append { message: Message::clone(message), stamp: None, targets };
-                if self.propose(session, group, Command::Append(Box::new(append)), Op::Fed) {
+                if self.propose(session, group, Command::Feed(Box::new(append)), Op::Fed) {
                     return true;
                 }
                 self.feed_appended(session);
                 session.post.link.push_event(Event::Wake);
                 false
             }
-            _ => {
+            durable => {
+                if durable.is_some() && !self.is_current(session, message) {
+                    return true;
+                }
                 let pushed = session.post.link.push_message(MessageDelivery {
                     message: Arc::clone(message),
                     qos,
@@ -223,6 +223,7 @@ impl Worker {
                     dup: false,
                     identifiers,
                     offset: None,
+                    share: None,
                 });
                 if pushed {
                     self.stats.sent(qos, 1, message.payload().len());
@@ -232,9 +233,9 @@ impl Worker {
         }
     }
 
-    /// Whether what a lookup found is still the value of its topic. A newer one is routed after it was stored, so it reaches the
-    /// inbox by itself, and the old one must not follow it there (P7).
-    fn is_current(&self, session: &mut Session, found: &Arc<Message>) -> bool {
+    /// Whether a retained message is still the value of its topic. A newer one is routed after it was stored, so it reaches the session
+    /// by itself, and the old one must not follow it (P7).
+    pub(super) fn is_current(&self, session: &mut Session, found: &Arc<Message>) -> bool {
         if found.topic().starts_with("$SYS") {
             return true;
         }

@@ -149,6 +149,8 @@ impl Service for Worker {
         if !out.publish(delivery, packet_id, expiry_sec) {
             self.stats.dropped(DropReason::TooLarge, 1);
             cancel(session, packet_id, delivery.qos);
+        } else if delivery.qos == QoS::AtLeastOnce && delivery.share.is_some() {
+            session.shared.insert(packet_id, delivery.clone());
         }
         true
     }
@@ -166,6 +168,7 @@ impl Service for Worker {
         if session.durable.is_none() {
             self.shared.router.forget(&session.subscriber);
         }
+        self.leave_shares(&mut session);
         self.end_feed(&mut session);
         // A turn that was cut short, and completions that nobody looked at any more.
         // What is collected leaves before the proof that the owner stopped.
@@ -271,7 +274,12 @@ impl Worker {
             select_local(&plan, &outgoing, &mut fanout);
         }
         for target in &parcel.targets {
-            let shape = Shape { qos: target.qos, retain: target.retain, identifiers: &target.identifiers };
+            let shape = Shape {
+                qos: target.qos,
+                retain: target.retain,
+                identifiers: &target.identifiers,
+                share: target.share.as_ref(),
+            };
             fanout.deliver(target.link, shape);
         }
     }

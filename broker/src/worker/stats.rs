@@ -3,9 +3,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gateway::driver::Traffic;
 use session::message::QoS;
 
-use crate::metrics::{Direction, DropReason, WorkerRecorder};
+use crate::metrics::{Direction, DropReason, PacketLabel, WorkerRecorder};
 
 /// Counters of one worker.
 #[derive(Debug, Default)]
@@ -93,4 +94,20 @@ impl StatsView {
 /// One writer: no atomic addition needed.
 fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+}
+
+/// Tells the metrics what the connections of this thread exchanged since `last`.
+pub(super) fn report_traffic(recorder: &WorkerRecorder, last: &Traffic) -> Traffic {
+    let now = Traffic::of_this_thread();
+    for (direction, now, last) in
+        [(Direction::In, &now.received, &last.received), (Direction::Out, &now.sent, &last.sent)]
+    {
+        for (at, packet) in PacketLabel::ALL.iter().enumerate() {
+            let packets = now.packets[at].wrapping_sub(last.packets[at]);
+            if packets > 0 {
+                recorder.packets(direction, *packet, packets, now.bytes[at].wrapping_sub(last.bytes[at]));
+            }
+        }
+    }
+    now
 }

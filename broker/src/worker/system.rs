@@ -12,8 +12,11 @@ use tokio::sync::oneshot;
 use super::mail::Parcel;
 use crate::route::{PartyId, Route, stamp_hash};
 use crate::shared::Shared;
+use crate::usecase::heritage::{HandOn, Heirs, NotHandedOn};
 use crate::usecase::will::{NotPublished, PublishFuture, WillPublisher};
 
+/// Members of a share that are tried, should they end one by one while a message is handed on.
+const MEMBERS_TRIED_MAX: usize = 16;
 /// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
 const KEPT_MAX: usize = 4_096;
 
@@ -62,6 +65,17 @@ impl SystemPublisher {
             }
             Ok(())
         })
+    }
+
+    /// Gives a message that a member of the shared subscription `filter` left to the next one; nobody waits for it.
+    pub(super) fn pass_on(&self, filter: &str, message: &Arc<Message>) {
+        let mut route = self.shared.router.route_shared(filter, message, None);
+        for (group, targets) in std::mem::take(&mut route.durable) {
+            let append = Append { message: Message::clone(message), stamp: None, targets };
+            let command = Command::Append(Box::new(append));
+            self.shared.store.propose(group, vec![Proposal { command, done: Done::Nobody }]);
+        }
+        self.send(message, route);
     }
 
     fn propose(
@@ -117,6 +131,50 @@ impl WillPublisher for SystemPublisher {
             None => self.shared.router.route(message, PartyId::default(), false, None),
         };
         self.send(message, route);
+    }
+}
+
+impl SystemPublisher {
+    /// Gives the message to the next member: at once to a connection, with an append to an inbox, whose reply is returned.
+    fn hand_to_next(&self, filter: &str, message: &Arc<Message>, stamp: Option<&Stamp>) -> Option<Handed> {
+        let mut route = self.shared.router.route_shared(filter, message, stamp.map(stamp_hash));
+        let Some((group, targets)) = route.durable.pop() else {
+            self.send(message, route);
+            return None;
+        };
+        let lifetime = targets.first()?.lifetime;
+        let append = Append { message: Message::clone(message), stamp: stamp.cloned(), targets };
+        let reply = self.propose(group, Command::Append(Box::new(append)));
+        Some(Handed { group, lifetime, reply })
+    }
+}
+
+/// An append to the inbox of a share's member that was proposed.
+struct Handed {
+    group: storage::GroupId,
+    lifetime: u64,
+    reply: oneshot::Receiver<Result<Reply, Arc<storage::StorageError>>>,
+}
+
+impl Heirs for SystemPublisher {
+    fn hand_on(&self, filter: Arc<str>, message: Arc<Message>, stamp: Option<Stamp>) -> HandOn {
+        let publisher = Self::new(self.shared.clone());
+        let mut handed = self.hand_to_next(&filter, &message, stamp.as_ref());
+        Box::pin(async move {
+            for _ in 0..MEMBERS_TRIED_MAX {
+                let Some(Handed { group, lifetime, reply }) = handed else { return Ok(()) };
+                match reply.await {
+                    // That member ended too: the next one.
+                    Ok(Ok(Reply::Appended { missing: 1, .. })) => {
+                        publisher.shared.router.forget_inbox(group, lifetime);
+                        handed = publisher.hand_to_next(&filter, &message, stamp.as_ref());
+                    }
+                    Ok(Ok(Reply::Appended { .. })) => return Ok(()),
+                    _ => return Err(NotHandedOn),
+                }
+            }
+            Err(NotHandedOn)
+        })
     }
 }
 

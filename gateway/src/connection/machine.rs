@@ -70,7 +70,7 @@ pub struct Machine {
     size_max_connected: u32,
     topic_alias_maximum: u16,
     keep_alive_sec: u16,
-    /// Session Expiry Interval of the CONNECT; once accepted, at most the granted one.
+    /// Session Expiry Interval of the CONNECT.
     session_expiry_sec: u32,
     receipt: Option<Receipt>,
     aliases: AliasesIn,
@@ -121,12 +121,9 @@ impl Machine {
         self.authentication_method.as_deref()
     }
 
-    /// CONNECT was accepted. `server_keep_alive_sec` replaces the client's ([MQTT-3.1.2-21]), `session_expiry_sec` too where it is
-    /// smaller (§3.2.2.3.2).
-    pub fn accept(&mut self, server_keep_alive_sec: Option<u16>, session_expiry_sec: Option<u32>) {
-        if let Some(granted_sec) = session_expiry_sec {
-            self.session_expiry_sec = self.session_expiry_sec.min(granted_sec);
-        }
+    /// CONNECT was accepted. `server_keep_alive_sec` replaces the client's ([MQTT-3.1.2-21]). The Session Expiry Interval of the CONNECT
+    /// stays what a DISCONNECT is judged by, whatever was granted: a client that repeats its own does nothing wrong ([MQTT-3.14.2-2]).
+    pub fn accept(&mut self, server_keep_alive_sec: Option<u16>) {
         self.phase = Phase::Connected;
         self.size_max = self.size_max_connected;
         if let Some(keep_alive_sec) = server_keep_alive_sec {

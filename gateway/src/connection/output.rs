@@ -4,7 +4,7 @@ use super::alias::{Aliased, AliasesOut};
 use crate::codec::{
     self, Ack, AckType, Auth, Delivery, Disconnect, Packet, PacketType, ReasonCode, UserProperties, Version,
 };
-use crate::driver::buffers;
+use crate::driver::{buffers, traffic};
 use crate::link::MessageDelivery;
 
 /// What a client said about packets to it in its CONNECT.
@@ -58,6 +58,7 @@ impl Output {
         let start = self.begin();
         if self.limits.problem_information {
             if codec::write(self.limits.version, packet, &mut self.buffer).is_ok() && self.fits(start) {
+                traffic::sent(&self.buffer[start..]);
                 return;
             }
             self.buffer.truncate(start);
@@ -68,6 +69,7 @@ impl Output {
             self.buffer.truncate(start);
             self.failure.get_or_insert(ReasonCode::PacketTooLarge);
         }
+        traffic::sent(&self.buffer[start..]);
     }
 
     /// PUBACK, PUBREC, PUBREL or PUBCOMP without properties: the short form.
@@ -79,6 +81,7 @@ impl Output {
             self.buffer.truncate(start);
             self.failure.get_or_insert(ReasonCode::PacketTooLarge);
         }
+        traffic::sent(&self.buffer[start..]);
     }
 
     /// Appends a PUBLISH, with a topic alias where the client allows one; false when it exceeds the client's Maximum
@@ -100,11 +103,12 @@ impl Output {
             identifiers: &delivery.identifiers,
             ..Delivery::of(message, delivery.qos, delivery.retain)
         };
-        self.begin();
+        let start = self.begin();
         let size_max = self.limits.maximum_packet_size as usize;
         if packet.write(self.limits.version, size_max, &mut self.buffer).is_err() {
             return false;
         }
+        traffic::sent(&self.buffer[start..]);
         if let (Aliased::Define(_), Some(aliases)) = (aliased, &mut self.aliases) {
             aliases.remember(message.topic());
         }
@@ -154,10 +158,12 @@ impl Output {
     }
 
     pub(crate) fn ping_response(&mut self) {
-        self.append(&[0xD0, 0]);
+        const PINGRESP: [u8; 2] = [0xD0, 0];
+        traffic::sent(&PINGRESP);
+        self.append(&PINGRESP);
     }
 
-    /// Appends whole encoded packets.
+    /// Appends whole encoded packets, which were counted when they were left in the link.
     pub(crate) fn append(&mut self, packets: &[u8]) {
         self.begin();
         self.buffer.extend_from_slice(packets);

@@ -9,11 +9,13 @@ mod gateway;
 mod mailbox;
 mod outflow;
 mod task;
+pub(crate) mod traffic;
 mod transport;
 mod worker;
 
 pub use gateway::{Gateway, StartError};
 pub use mailbox::Mailbox;
+pub use traffic::{Flow, Traffic};
 pub use worker::WorkerContext;
 
 pub(crate) use mailbox::MailReceiver;

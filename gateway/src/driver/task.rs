@@ -12,6 +12,7 @@ use session::time::Tick;
 
 use super::buffers::{self, HEADROOM, Scratch};
 use super::close::Finish;
+use super::traffic;
 use super::worker::Worker;
 use super::{Incoming, Transport};
 use crate::codec::{Auth, ConnAck, Packet, ReasonCode, Version};
@@ -252,7 +253,7 @@ impl<S: Service> Connection<S> {
             let connack = connack(&accepted, limits);
             self.out.packet(&Packet::ConnAck(Box::new(connack)));
         }
-        let (keep_alive_sec, expiry_sec) = (accepted.server_keep_alive_sec, accepted.session_expiry_sec);
+        let keep_alive_sec = accepted.server_keep_alive_sec;
         let session = self.session.insert(accepted.session);
         self.stage = Stage::Running;
         if let Some(request) = closing {
@@ -262,7 +263,7 @@ impl<S: Service> Connection<S> {
             // [MQTT-3.2.0-1]: without a CONNACK no other packet may be sent.
             return Err(Finish::silent());
         }
-        self.machine.accept(keep_alive_sec, expiry_sec);
+        self.machine.accept(keep_alive_sec);
         let client = self.out.client_limits();
         let shape = Shape {
             version: client.version,
@@ -456,6 +457,7 @@ impl<S: Service> Connection<S> {
                 Err(fault) => return Err(self.fault(fault)),
             };
             let len = frame.len;
+            traffic::received(frame.packet_type, len);
             let input = match self.machine.handle_frame(now, frame) {
                 Ok(input) => input,
                 Err(fault) => return Err(self.fault(fault)),

@@ -154,6 +154,18 @@ impl Lane {
         buffers::give(self.bytes);
     }
 
+    /// The same; deliveries of shared subscriptions go to `left`.
+    pub(super) fn release_shared(self, left: &mut Vec<MessageDelivery>) {
+        for mark in self.marks {
+            if let Mark::Message(delivery) = mark
+                && delivery.share.is_some()
+            {
+                left.push(*delivery);
+            }
+        }
+        buffers::give(self.bytes);
+    }
+
     fn append(&mut self, packet: &[u8]) {
         if self.bytes.capacity() == 0 {
             self.bytes = buffers::take();

@@ -13,6 +13,7 @@ use session::message::Message;
 use session::time::Tick;
 
 use crate::codec::{PublishTemplate, ReasonCode, Version};
+use crate::driver::traffic;
 
 pub(crate) use lane::{Entry, Lane};
 pub use links::Links;
@@ -44,6 +45,9 @@ pub struct MessageDelivery {
     pub identifiers: smallvec::SmallVec<[u32; 1]>,
     /// Offset in the session's inbox; `None`: transient.
     pub offset: Option<u64>,
+    /// Filter of the shared subscription through which a transient QoS > 0 delivery comes: what was not sent when the link shuts is left
+    /// for another member ([`Link::take_left`]).
+    pub share: Option<Arc<str>>,
 }
 
 /// What the client behind a link can take; fixed when its CONNECT is accepted.
@@ -77,6 +81,8 @@ pub struct Link<E> {
     deadline: Cell<Tick>,
     /// The timer found the deadline in the past.
     due: Cell<bool>,
+    /// Shared deliveries that waited when the link was shut.
+    left: RefCell<Vec<MessageDelivery>>,
 }
 
 impl<E> Link<E> {
@@ -98,6 +104,7 @@ impl<E> Link<E> {
             idle: Cell::new(false),
             deadline: Cell::new(Tick(u64::MAX)),
             due: Cell::new(false),
+            left: RefCell::default(),
         }
     }
 
@@ -123,6 +130,7 @@ impl<E> Link<E> {
         if !self.has_room(bytes.len()) {
             return false;
         }
+        traffic::sent(bytes);
         self.arrivals.borrow_mut().push_bytes(bytes);
         self.wake();
         true
@@ -139,6 +147,7 @@ impl<E> Link<E> {
         if !self.has_room(bytes.len()) {
             return false;
         }
+        traffic::sent(bytes);
         self.arrivals.borrow_mut().push_exchange(bytes, packet_id_at, exactly_once);
         self.wake();
         true
@@ -166,6 +175,12 @@ impl<E> Link<E> {
             self.close.set(Some(request));
         }
         self.wake();
+    }
+
+    /// Deliveries of shared subscriptions that were not taken out before the link was shut, in order.
+    #[must_use]
+    pub fn take_left(&self) -> Vec<MessageDelivery> {
+        self.left.take()
     }
 
     /// Bytes (for messages: an estimate) that wait in the outbox.
@@ -202,14 +217,17 @@ impl<E> Link<E> {
         self.bytes_max.set(bytes_max);
     }
 
-    /// The socket is closed: whatever waits is dropped, pushes are refused.
+    /// The socket is closed: whatever waits is dropped, but for what another member of a share can take; pushes are refused.
     pub(crate) fn shut(&self) {
         self.bytes_max.set(0);
         self.idle.set(false);
         self.waker.take();
         self.events.take();
-        self.held.take();
-        self.arrivals.take().release();
+        let mut left = self.left.borrow_mut();
+        if let Some(held) = self.held.take() {
+            held.release_shared(&mut left);
+        }
+        self.arrivals.take().release_shared(&mut left);
     }
 
     pub(crate) fn set_busy(&self, waker: &Waker) {
@@ -313,6 +331,7 @@ mod tests {
             dup: false,
             identifiers: smallvec::SmallVec::new(),
             offset: Some(0),
+            share: None,
         }
     }
 

@@ -75,6 +75,12 @@ impl Tls {
         Ok(())
     }
 
+    /// Takes over what another one was made of, for connections from now on.
+    pub fn adopt(&self, other: &Self) {
+        let config = Arc::clone(&other.0.read().unwrap_or_else(PoisonError::into_inner));
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
         TlsAcceptor::from(config).accept(stream).await

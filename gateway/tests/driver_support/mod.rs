@@ -508,6 +508,7 @@ pub fn delivery(topic: &str, qos: QoS) -> MessageDelivery {
         dup: false,
         identifiers: smallvec::smallvec![],
         offset: None,
+        share: None,
     }
 }
 

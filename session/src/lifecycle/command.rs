@@ -122,6 +122,24 @@ pub enum Command {
         messages: u64,
         bytes: u64,
     },
+    /// What gives way when an inbox is full; proposed when the configured rule differs from the stored one.
+    QuotaRule(QuotaRule),
+    /// A retained message for the one inbox of a new subscription; answered with its offset, so that the consumer can pass over it
+    /// when a newer value came meanwhile.
+    Feed(Box<Append>),
+}
+
+/// What gives way when an inbox has no room for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum QuotaRule {
+    /// The new message.
+    #[default]
+    DropNew,
+    /// The oldest messages, until the new one fits. A QoS 2 message that its client may know of is kept: its packet id must not come
+    /// back for another message ([MQTT-4.3.3-10]). When nothing may give way, the new message does.
+    DropOld,
+    /// The new message; the session is reported, for its End.
+    End,
 }
 
 /// CONNECT after isolation of the previous owner (owner spec §7.1 step 10, §5.4 event 2).
@@ -223,6 +241,9 @@ pub struct Target {
     /// RETAIN flag of the delivery (retain as published, or a retained message sent at SUBSCRIBE).
     pub retain: bool,
     pub identifiers: smallvec::SmallVec<[u32; 1]>,
+    /// It came through a shared subscription: another member gets it when this lifetime ends before it was sent, or, with QoS 1,
+    /// acknowledged (MQTT 5 §4.8.2).
+    pub shared: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,11 +9,12 @@ mod reply;
 mod row;
 
 pub use command::{
-    Ack, AckKind, Append, Batch, Command, Connect, Disconnect, DisconnectKind, End, RetireProof, SessionRef,
-    Stamp, SubscriptionRow, Target, WillKey, WillMode, WillTemplate,
+    Ack, AckKind, Append, Batch, Command, Connect, Disconnect, DisconnectKind, End, QuotaRule, RetireProof,
+    SessionRef, Stamp, SubscriptionRow, Target, WillKey, WillMode, WillTemplate,
 };
 pub use group::{
-    Appended, Delivery, Due, Group, GroupStat, InboxRead, Outcome, RetainedVisitor, RowError, RowVisitor,
+    Appended, Delivery, Due, Group, GroupStat, InboxRead, Inherited, Outcome, RetainedVisitor, RowError,
+    RowVisitor,
 };
 pub use reply::{Conflict, Reply};
 pub use row::{

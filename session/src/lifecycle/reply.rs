@@ -11,8 +11,10 @@ pub enum Reply {
     Done { revision: u64, unchanged: bool },
     /// CONNECT, Disconnect and End answer with the row as it stands now.
     Row { row: Box<SessionRow>, unchanged: bool, session_present: bool },
-    /// Append: inboxes that took it, dropped by quota, unknown. `duplicate`: the stamp was seen, nothing was appended.
+    /// Append: inboxes that took it, messages (this one or older ones) dropped by quota, unknown inboxes. `duplicate`: the stamp was seen, nothing was appended.
     Appended { accepted: u32, over_quota: u32, missing: u32, duplicate: bool },
+    /// Feed: where the inbox has it; `None`: it was dropped by quota, or there is no such inbox.
+    Fed { offset: Option<u64>, over_quota: u32 },
     /// SUBSCRIBE: per filter, whether it is new (Retain Handling 1).
     Subscribed { new: Vec<bool> },
     /// UNSUBSCRIBE: per filter, whether it existed.

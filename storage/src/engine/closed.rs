@@ -1,5 +1,7 @@
 //! What stands in for an engine after the store was closed, so that its files are free while late readers get an error.
 
+use std::path::PathBuf;
+
 use super::{Engine, Fill, Rows, View};
 use crate::StorageError;
 
@@ -25,6 +27,10 @@ impl Engine for Closed {
 
     fn replace(&self, _fill: &mut Fill<'_>, _meta: &[u8]) -> Result<(), StorageError> {
         Err(closed())
+    }
+
+    fn path(&self) -> PathBuf {
+        "closed".into()
     }
 
     fn view(&self) -> Result<Box<dyn View>, StorageError> {

@@ -1,6 +1,7 @@
 //! Rows in memory, for tests and for nodes that may forget: nothing survives.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -51,6 +52,10 @@ impl Engine for Memory {
         })?;
         *self.content.lock() = Content { rows: Arc::new(map), meta: Some(meta.to_vec()) };
         Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        "memory".into()
     }
 
     fn view(&self) -> Result<Box<dyn View>, StorageError> {

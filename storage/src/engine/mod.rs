@@ -10,7 +10,7 @@ mod sled;
 mod engine_test;
 
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use closed::Closed;
@@ -30,6 +30,9 @@ pub(crate) trait Engine: Send + Sync + Debug {
 
     /// Replaces everything by what `fill` puts; atomic and durable like [`Engine::write`].
     fn replace(&self, fill: &mut Fill<'_>, meta: &[u8]) -> Result<(), StorageError>;
+
+    /// File or directory, for messages.
+    fn path(&self) -> PathBuf;
 
     /// The rows as they are now; later writes do not show.
     fn view(&self) -> Result<Box<dyn View>, StorageError>;
@@ -101,7 +104,18 @@ pub(crate) fn open(
         EngineKind::Redb => {
             crate::identity::make_dir(dir)?;
             let cache = cache_bytes / usize::from(groups.max(1));
-            (0..groups).map(|group| Ok(Arc::new(redb::Redb::open(dir, group, cache)?) as _)).collect()
+            // Side by side: each file is read as a whole and checked.
+            std::thread::scope(|scope| {
+                let open = |group| (group, scope.spawn(move || redb::Redb::open(dir, group, cache)));
+                let opening: Vec<_> = (0..groups).map(open).collect();
+                let opened = opening.into_iter().map(|(group, thread)| {
+                    // A build with debug assertions looks at pages before they are checked.
+                    let panicked =
+                        |_| StorageError::damaged(&redb::path(dir, group), 0, "its pages make no sense");
+                    Ok(Arc::new(thread.join().map_err(panicked)??) as _)
+                });
+                opened.collect()
+            })
         }
         EngineKind::Memory => Ok((0..groups).map(|_| Arc::new(memory::Memory::default()) as _).collect()),
         #[cfg(feature = "store-sled")]

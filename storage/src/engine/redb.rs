@@ -20,10 +20,20 @@ pub(crate) struct Redb {
     database: Database,
 }
 
+/// File of a group.
+pub(super) fn path(dir: &Path, group: u16) -> PathBuf {
+    dir.join(format!("g{group:03}.redb"))
+}
+
 impl Redb {
     pub(crate) fn open(dir: &Path, group: u16, cache_bytes: usize) -> Result<Self, StorageError> {
-        let path = dir.join(format!("g{group:03}.redb"));
-        let database = Database::builder().set_cache_size(cache_bytes).create(&path).at(&path)?;
+        let path = path(dir, group);
+        let mut database = Database::builder().set_cache_size(cache_bytes).create(&path).at(&path)?;
+        // Reading does not look at checksums: a flipped bit would be served, or be taken for a page of another kind. What a check mends it
+        // mends by going back to an earlier commit, which may lack what the log does not have any more.
+        if !database.check_integrity().at(&path)? {
+            return Err(StorageError::damaged(&path, 0, "pages do not match their checksums"));
+        }
         let this = Self { path, database };
         // The tables tell, not the file: a start that was killed may have left the file without them.
         if !this.has_tables()? {
@@ -82,6 +92,10 @@ impl Engine for Redb {
             table.retain(|_, _| false).at(&self.path)?;
             fill(&mut |key, value| table.insert(key, value).map(drop).at(&self.path))
         })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path.clone()
     }
 
     fn view(&self) -> Result<Box<dyn View>, StorageError> {

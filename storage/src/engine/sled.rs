@@ -118,6 +118,10 @@ impl Engine for Sled {
         self.apply(batch)
     }
 
+    fn path(&self) -> PathBuf {
+        self.shared.dir.clone()
+    }
+
     fn view(&self) -> Result<Box<dyn View>, StorageError> {
         Ok(Box::new(SledView {
             shared: Arc::clone(&self.shared),

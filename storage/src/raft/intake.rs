@@ -142,7 +142,9 @@ pub(super) async fn run(group: RaftGroup, boot: Boot, clock: Arc<dyn Clock>) {
 fn weight(command: &Command) -> usize {
     COMMAND_BYTES
         + match command {
-            Command::Append(append) => append.message.len() + append.targets.len() * size_of::<u64>() * 2,
+            Command::Append(append) | Command::Feed(append) => {
+                append.message.len() + append.targets.len() * size_of::<u64>() * 2
+            }
             Command::Retain { message, .. } => message.len(),
             Command::Connect(connect) => connect.will.as_ref().map_or(0, |will| will.message.len()),
             Command::Subscribe { filters, .. } => {

@@ -12,7 +12,7 @@ use openraft::{
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use session::id::Boot;
-use session::lifecycle::{Appended, Group, InboxRead, Outcome};
+use session::lifecycle::{Appended, Group, InboxRead, Inherited, Outcome};
 use session::message::Message;
 use session::time::Millis;
 use tokio::sync::Notify;
@@ -25,7 +25,8 @@ use super::{LogId, Membership, RaftError, Types};
 use crate::StorageError;
 use crate::engine::{Closed, Engine, Rows};
 use crate::port::{DeliveryPort, EventPort, Pushed};
-use crate::store::{Clock, Failure, GroupId, InboxEntry};
+use crate::store::{Clock, Failure, GroupId, Heirloom, Heritage, InboxEntry};
+use crate::wal::Recovered;
 
 /// Version of the meta value and of the rows. A change that older versions cannot read raises it.
 const FORMAT: u16 = 1;
@@ -35,6 +36,8 @@ const READ_AGAIN_MAX: usize = 16;
 const EVICT_MARGIN: u64 = 4;
 /// Retained messages looked up under one lock.
 const RETAINED_AT_ONCE: usize = 4_096;
+/// Messages of an ended lifetime that are looked up at once.
+const INHERITED_AT_ONCE: usize = 256;
 /// Entries read at once when consumers are told of an installed snapshot.
 const CATCH_UP_ENTRIES: usize = 1_024;
 
@@ -56,6 +59,8 @@ pub(crate) struct Machine {
     /// Replaced by [`Closed`] at close.
     engine: RwLock<Arc<dyn Engine>>,
     state: RwLock<State>,
+    /// Held while an entry is applied and told: what a page of an inbox shows, its proposer was told of before.
+    telling: RwLock<()>,
     /// Held while rows go to the engine: drained rows must be committed before anything is drained or evicted again.
     checkpointing: Mutex<()>,
     clock: Arc<dyn Clock>,
@@ -159,6 +164,7 @@ impl Machine {
             options,
             engine: RwLock::new(engine),
             state: RwLock::new(State { group, attached: HashMap::default(), meta, checkpointed }),
+            telling: RwLock::new(()),
             checkpointing: Mutex::new(()),
             clock,
             meter,
@@ -178,6 +184,21 @@ impl Machine {
     /// Last applied entry.
     pub(super) fn applied(&self) -> Option<LogId> {
         self.state.read().meta.applied
+    }
+
+    /// The log goes on where the state ends: what was purged from it is in the state.
+    ///
+    /// # Errors
+    /// The state is older than that, or empty: its file was lost or replaced.
+    pub(crate) fn check_reaches(&self, log: &Recovered) -> Result<(), StorageError> {
+        let applied = self.applied().map(|applied| applied.index);
+        let Some(purged) = log.marks.purged.as_ref().map(|purged| purged.index) else { return Ok(()) };
+        if applied.is_some_and(|applied| applied >= purged) {
+            return Ok(());
+        }
+        let has = applied.map_or_else(|| "is empty".to_owned(), |applied| format!("ends at entry {applied}"));
+        let what = format!("the state {has}, but the log begins behind entry {purged}");
+        Err(StorageError::damaged(&self.engine().path(), 0, what))
     }
 
     fn engine(&self) -> Arc<dyn Engine> {
@@ -244,7 +265,10 @@ impl Machine {
         let mut page = InboxRead::default();
         'again: for _ in 0..READ_AGAIN_MAX {
             page.entries.clear();
-            self.state.read().group.read_inbox(lifetime, from, max, &mut page);
+            {
+                let _told = self.telling.read();
+                self.state.read().group.read_inbox(lifetime, from, max, &mut page);
+            }
             let mut entries = Vec::with_capacity(page.entries.len());
             let mut bytes = 0;
             let mut next = page.next;
@@ -275,6 +299,27 @@ impl Machine {
             return Ok((entries, next));
         }
         Err(self.missing_body(&format!("inbox {lifetime}")))
+    }
+
+    /// See [`crate::Store::inherited`].
+    pub(crate) fn inherited(&self, lifetime: u64, from: u64) -> Result<Heritage, StorageError> {
+        let (mut found, mut filters) = (Vec::new(), Vec::new());
+        let next = {
+            let state = self.state.read();
+            let shared = state.group.shared_filters(lifetime);
+            filters.extend(shared.map(|(filter, identifier)| (Arc::clone(filter), identifier)));
+            state.group.inherited(lifetime, from, INHERITED_AT_ONCE, &mut found)
+        };
+        let mut messages = Vec::with_capacity(found.len());
+        for Inherited { offset, identifiers, message, message_id } in found {
+            let message = match message {
+                Some(message) => Some(message),
+                None => self.body(message_id)?,
+            };
+            // Without a body it was reclaimed since the page was read.
+            messages.extend(message.map(|message| Heirloom { offset, identifiers, message }));
+        }
+        Ok(Heritage { filters, messages, next })
     }
 
     /// See [`crate::Store::retained_from`]: of this group, behind `after`. `left` counts down; false: the visitor wants no more.
@@ -353,6 +398,7 @@ impl Machine {
 
     /// Applies one entry and tells everybody who waits.
     fn apply(&self, entry: Entry<Types>) {
+        let _telling = self.telling.write();
         let mut state = self.state.write();
         state.meta.applied = Some(entry.log_id);
         match entry.payload {
@@ -386,10 +432,11 @@ impl Machine {
         for (port, batch) in pushes {
             port.deliver(batch);
         }
-        if !outcome.ended.is_empty() || !outcome.wills.is_empty() {
+        if !outcome.ended.is_empty() || !outcome.wills.is_empty() || !outcome.over_quota.is_empty() {
             let events = self.events.read().clone();
             if let Some(events) = events {
                 events.changed(self.group_id(), outcome.ended, outcome.wills);
+                events.over_quota(self.group_id(), outcome.over_quota);
             }
         }
         if outcome.deadlines_changed {

@@ -5,8 +5,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
+
+use super::Times;
 
 /// A directory of segment files.
 pub(crate) trait Disk: Send + Sync + Debug + 'static {
@@ -46,6 +50,14 @@ pub(crate) struct OsDisk {
     dir: PathBuf,
     /// A file filled ahead of time, with its length. The lock is held while it is filled: `create` waits for it.
     prepared: Mutex<Option<(File, u64)>>,
+    times: Arc<Times>,
+}
+
+/// A segment whose fsyncs are timed.
+#[derive(Debug)]
+struct OsFile {
+    file: File,
+    times: Arc<Times>,
 }
 
 /// Name of the file that is filled ahead of time.
@@ -60,7 +72,16 @@ impl OsDisk {
                 sync_dir(parent)?;
             }
         }
-        Ok(Self { dir, prepared: Mutex::new(None) })
+        Ok(Self { dir, prepared: Mutex::new(None), times: Arc::default() })
+    }
+
+    /// How long the fsyncs of segments take.
+    pub(crate) fn times(&self) -> &Arc<Times> {
+        &self.times
+    }
+
+    fn timed(&self, file: File) -> Box<dyn DiskFile> {
+        Box::new(OsFile { file, times: Arc::clone(&self.times) })
     }
 
     fn fill(&self, len: u64) -> io::Result<File> {
@@ -92,7 +113,7 @@ impl Disk for OsDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().read(true).write(true).open(self.dir.join(name))?))
+        Ok(self.timed(OpenOptions::new().read(true).write(true).open(self.dir.join(name))?))
     }
 
     fn create(&self, name: &str, len: u64, head: &[u8]) -> io::Result<Box<dyn DiskFile>> {
@@ -105,7 +126,7 @@ impl Disk for OsDisk {
         file.sync_all()?;
         std::fs::rename(self.dir.join(PREPARED), self.dir.join(name))?;
         sync_dir(&self.dir)?;
-        Ok(Box::new(file))
+        Ok(self.timed(file))
     }
 
     fn prepare(&self, len: u64) {
@@ -126,21 +147,24 @@ impl Disk for OsDisk {
     }
 }
 
-impl DiskFile for File {
+impl DiskFile for OsFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.read_exact_at(into, offset)
+        self.file.read_exact_at(into, offset)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        let began = Instant::now();
+        let outcome = self.file.sync_data();
+        self.times.observe(began.elapsed());
+        outcome
     }
 }
 

@@ -9,6 +9,7 @@
 mod disk;
 mod record;
 mod recovery;
+mod times;
 mod writer;
 
 #[cfg(test)]
@@ -28,6 +29,8 @@ pub(crate) use record::{Kind, Record};
 pub(crate) use recovery::Location;
 #[cfg(test)]
 pub(crate) use sim_disk::SimDisk;
+pub(crate) use times::Times;
+pub use times::{FSYNC_BUCKETS_NS, FsyncTimes};
 
 use crate::StorageError;
 use record::{RECORD_HEADER_BYTES, decode, segment_name};

@@ -147,6 +147,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) first: u64,
     /// Identity of the data directory.
     pub(crate) directory: [u8; 16],
+    /// Bytes of the whole file: it never shrinks.
+    pub(crate) len: u64,
 }
 
 impl SegmentHeader {
@@ -156,6 +158,7 @@ impl SegmentHeader {
         out[8..16].copy_from_slice(&self.segment.to_le_bytes());
         out[16..24].copy_from_slice(&self.first.to_le_bytes());
         out[24..40].copy_from_slice(&self.directory);
+        out[40..48].copy_from_slice(&self.len.to_le_bytes());
         let crc = crc32fast::hash(&out[..60]);
         out[60..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -174,7 +177,7 @@ impl SegmentHeader {
         }
         let mut directory = [0; 16];
         directory.copy_from_slice(&header[24..40]);
-        Ok(Self { segment: u64_at(header, 8), first: u64_at(header, 16), directory })
+        Ok(Self { segment: u64_at(header, 8), first: u64_at(header, 16), directory, len: u64_at(header, 40) })
     }
 }
 

@@ -60,6 +60,15 @@ pub(crate) fn recover(
         let (file, bytes) = read(disk, &name)?;
         let header = SegmentHeader::decode(&bytes).map_err(|what| damaged(disk, &name, 0, what))?;
         check_header(disk, &name, &header, segment, directory, next)?;
+        if (bytes.len() as u64) < header.len {
+            // What was cut off may have been synced.
+            let what = format!(
+                "the segment has {} bytes, {} are missing",
+                bytes.len(),
+                header.len - bytes.len() as u64
+            );
+            return Err(damaged(disk, &name, bytes.len() as u64, &what));
+        }
         let scan = scan(&bytes, segment, header.first, visit)?;
         next = Some(scan.next);
         if segment != last {

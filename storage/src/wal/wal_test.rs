@@ -57,24 +57,25 @@ fn golden_record_and_segment_header() {
         )
     );
     assert_eq!(crate::identity::hex(&bytes[4..8]), GOLDEN_CRC);
-    let header = SegmentHeader { segment: 9, first: 17, directory: [7; 16] };
+    let header = SegmentHeader { segment: 9, first: 17, directory: [7; 16], len: 8 << 10 };
     assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
     assert_eq!(
         crate::identity::hex(&header.encode()),
         format!(
-            "584d51570001{}{}{}{}{}{}",
+            "584d51570001{}{}{}{}{}{}{}",
             "0000",
             "0900000000000000",
             "1100000000000000",
             "07".repeat(16),
-            "00".repeat(20),
+            "0020000000000000",
+            "00".repeat(12),
             GOLDEN_HEADER_CRC
         )
     );
 }
 
 const GOLDEN_CRC: &str = "c7451f8a";
-const GOLDEN_HEADER_CRC: &str = "4e9b9066";
+const GOLDEN_HEADER_CRC: &str = "5aed1440";
 
 #[test]
 fn records_marks_and_payloads_come_back() {

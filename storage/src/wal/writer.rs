@@ -202,14 +202,16 @@ impl Writer {
     fn roll(&mut self, record_bytes: u64, shared: &Shared) -> io::Result<()> {
         let segment = self.current.segment + 1;
         let mut next = self.current.next;
-        let header = SegmentHeader { segment, first: next, directory: self.options.directory };
-        let mut head = header.encode().to_vec();
+        let first = next;
+        let mut head = vec![0; SEGMENT_HEADER_BYTES];
         for (group, marks) in &self.marks {
             let record = marks.to_record(*group);
-            encode(&record, segment, next, header.first, &mut head);
+            encode(&record, segment, next, first, &mut head);
             next += 1;
         }
         let len = self.options.segment_bytes.max(head.len() as u64 + record_bytes);
+        let header = SegmentHeader { segment, first, directory: self.options.directory, len };
+        head[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
         let file: Arc<dyn DiskFile> = self.disk.create(&segment_name(segment), len, &head)?.into();
         shared.files.write().insert(segment, Arc::clone(&file));
         self.segments.push_back(Segment { number: segment, ..Segment::default() });
@@ -255,8 +257,8 @@ impl Current {
         options: WalOptions,
         segments: &mut VecDeque<Segment>,
     ) -> Result<Self, StorageError> {
-        let header = SegmentHeader { segment: 1, first: 1, directory: options.directory };
         let len = options.segment_bytes.max(SEGMENT_HEADER_BYTES as u64);
+        let header = SegmentHeader { segment: 1, first: 1, directory: options.directory, len };
         let name = segment_name(1);
         let file = disk.create(&name, len, &header.encode()).map_err(|error| io_error(disk, &name, error))?;
         segments.push_back(Segment { number: 1, ..Segment::default() });

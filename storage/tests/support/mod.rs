@@ -128,6 +128,7 @@ pub(crate) fn append(lifetimes: &[u64], payload: &[u8]) -> Command {
         qos: QoS::AtLeastOnce,
         retain: false,
         identifiers: Default::default(),
+        shared: false,
     };
     Command::Append(Box::new(Append {
         message: message("t/1", payload),

@@ -5,7 +5,7 @@ use super::rows::RowId;
 use super::stamps::Use;
 use super::state::stamp_row;
 use super::{Appended, Group};
-use crate::lifecycle::command::{Ack, AckKind, Append, SessionRef, Stamp};
+use crate::lifecycle::command::{Ack, AckKind, Append, QuotaRule, SessionRef, Stamp};
 use crate::lifecycle::reply::{Conflict, Reply};
 use crate::message::QoS;
 
@@ -26,6 +26,7 @@ impl Group {
         let id = self.messages.next;
         let (mut accepted, mut over_quota, mut missing) = (0_u32, 0_u32, 0_u32);
         for target in &append.targets {
+            over_quota += self.make_room(target.lifetime, len);
             let Some(life) = self.lifetimes.get_mut(&target.lifetime).filter(|life| !life.ended) else {
                 missing += 1;
                 continue;
@@ -36,6 +37,9 @@ impl Group {
             };
             if !children.inbox.has_room(len, self.quota_messages, self.quota_bytes) {
                 over_quota += 1;
+                if self.quota_rule == QuotaRule::End {
+                    self.events_over_quota.push(target.lifetime);
+                }
                 continue;
             }
             let offset = children.inbox.append(id, len, target);
@@ -59,6 +63,32 @@ impl Group {
             self.record(stamp, Use::Append);
         }
         Ok(Reply::Appended { accepted, over_quota, missing, duplicate: false })
+    }
+
+    /// Lets older messages give way to one of `len` bytes, where the rule says so; returns how many.
+    fn make_room(&mut self, lifetime: u64, len: u64) -> u32 {
+        let mut dropped = 0;
+        if self.quota_rule != QuotaRule::DropOld || len > self.quota_bytes || self.quota_messages == 0 {
+            return dropped;
+        }
+        while let Some(life) = self.lifetimes.get_mut(&lifetime).filter(|life| !life.ended)
+            && let Some(children) = life.children.as_deref_mut()
+            && !children.inbox.has_room(len, self.quota_messages, self.quota_bytes)
+            && let Some(oldest) = children.inbox.droppable(life.fence != 0)
+        {
+            self.settle(lifetime, oldest);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// A retained message for one inbox.
+    pub(super) fn feed(&mut self, append: &Append, appended: &mut Vec<Appended>) -> Result<Reply, Conflict> {
+        let before = appended.len();
+        let Reply::Appended { over_quota, .. } = self.append(append, appended)? else {
+            return Err(Conflict::Illegal);
+        };
+        Ok(Reply::Fed { offset: appended.get(before).map(|appended| appended.offset), over_quota })
     }
 
     /// Whether a command with this stamp was applied already.

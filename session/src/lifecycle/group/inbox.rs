@@ -21,6 +21,7 @@ const RETAIN: u8 = 0b0000_0100;
 const RECEIVED: u8 = 0b0000_1000;
 const SETTLED: u8 = 0b0001_0000;
 const MANY_IDENTIFIERS: u8 = 0b0010_0000;
+const SHARED: u8 = 0b0100_0000;
 
 /// One queued reference to a message: 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,10 @@ impl Entry {
     pub(super) fn settled(self) -> bool {
         self.flags & SETTLED != 0
     }
+
+    pub(super) fn shared(self) -> bool {
+        self.flags & SHARED != 0
+    }
 }
 
 /// An entry that was settled, for the caller to release its message.
@@ -65,6 +70,7 @@ pub(super) struct Loaded {
     pub retain: bool,
     pub received: bool,
     pub settled: bool,
+    pub shared: bool,
     pub identifiers: SmallVec<[u32; 1]>,
 }
 
@@ -86,6 +92,8 @@ pub(super) struct Inbox {
     pub sent_by: u64,
     /// No unsettled entry expires before this.
     pub soonest: Millis,
+    /// Everything before it is settled: where looking for an entry that may give way begins. Derived.
+    oldest: u64,
     /// Subscription identifiers of entries that have several.
     identifiers: BTreeMap<u64, Box<[u32]>>,
     /// First chunk that was appended to since the last drain.
@@ -108,6 +116,7 @@ impl Inbox {
             sent_through: base,
             sent_by: 0,
             soonest: Millis::NEVER,
+            oldest: base,
             identifiers: BTreeMap::new(),
             touched_from: u64::MAX,
             touched: BTreeSet::new(),
@@ -143,12 +152,31 @@ impl Inbox {
             && (self.entries.len() as u64) + 1 < INBOX_SPAN_MAX
     }
 
+    /// The oldest entry that may give way to a new one; `None`: none may, or that would make no room. `active`: a connection may know of
+    /// any entry, else of those below `sent_through`.
+    pub(super) fn droppable(&mut self, active: bool) -> Option<u64> {
+        let skip = self.oldest.saturating_sub(self.base);
+        let settled = self.entries.range(usize::try_from(skip).ok()?..).take_while(|entry| entry.settled());
+        self.oldest = self.base + skip + settled.count() as u64;
+        let known = if active { u64::MAX } else { self.sent_through };
+        let may_go = |(offset, entry): &(u64, Entry)| {
+            !entry.received() && (entry.qos() != QoS::ExactlyOnce || *offset >= known)
+        };
+        let (offset, _) = self.unsettled(self.oldest).find(may_go)?;
+        // Only the first entry gives a packet id back.
+        let spent = (self.entries.len() as u64) + 1 >= INBOX_SPAN_MAX;
+        (!spent || offset == self.base).then_some(offset)
+    }
+
     /// Appends a reference and returns its offset.
     pub(super) fn append(&mut self, message: u64, len: u64, target: &Target) -> u64 {
         let offset = self.end();
         let mut flags = target.qos as u8;
         if target.retain {
             flags |= RETAIN;
+        }
+        if target.shared {
+            flags |= SHARED;
         }
         self.push(message, flags, &target.identifiers, offset);
         self.messages += 1;
@@ -316,6 +344,9 @@ impl Inbox {
         }
         if loaded.received {
             flags |= RECEIVED;
+        }
+        if loaded.shared {
+            flags |= SHARED;
         }
         self.push(loaded.message, flags, &loaded.identifiers, offset);
         self.messages += 1;

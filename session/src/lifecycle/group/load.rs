@@ -137,6 +137,7 @@ impl Group {
         self.stamps.next = row.next_origin;
         self.stamps.max = row.stamps_max;
         self.revision_floor = row.revision_floor;
+        self.quota_rule = row.quota_rule;
         self.dirty.meta = false;
     }
 
@@ -225,6 +226,7 @@ impl Group {
                 retain: entry.retain,
                 received: entry.received,
                 settled: entry.message == 0,
+                shared: entry.shared,
                 identifiers: entry.identifiers,
             };
             if offset / CHUNK != chunk || !inbox.load(offset, &loaded) {

@@ -17,7 +17,7 @@ use self::rows::RowId;
 use self::sessions::Sessions;
 use self::stamps::Stamps;
 use self::state::Lifetime;
-use super::command::{Batch, Command, WillKey};
+use super::command::{Batch, Command, QuotaRule, WillKey};
 use super::reply::{Conflict, Reply};
 use super::row::{BootRow, InboxStat, SessionRow, WillRow, WillStage};
 use crate::id::{Boot, Key};
@@ -55,6 +55,7 @@ mod test;
 pub struct Group {
     quota_messages: u64,
     quota_bytes: u64,
+    quota_rule: QuotaRule,
     /// Index of the last applied entry.
     applied: u64,
     /// Highest time seen in a batch: time never runs backwards inside a group.
@@ -80,6 +81,7 @@ pub struct Group {
     dirty: Dirty,
     events_ended: Vec<u64>,
     events_wills: Vec<(WillKey, WillStage)>,
+    events_over_quota: Vec<u64>,
 }
 
 /// A boot and how many rows name it as their last owner's.
@@ -118,8 +120,20 @@ pub struct Outcome {
     pub ended: Vec<u64>,
     /// Wills that changed their stage, in order.
     pub wills: Vec<(WillKey, WillStage)>,
+    /// Lifetimes whose inbox had no room for a message under [`QuotaRule::End`].
+    pub over_quota: Vec<u64>,
     /// Due times were added: the deadline worker should look again.
     pub deadlines_changed: bool,
+}
+
+/// A message that an ended lifetime leaves to the other members of a shared subscription.
+#[derive(Debug, Clone)]
+pub struct Inherited {
+    pub offset: u64,
+    pub identifiers: SmallVec<[u32; 1]>,
+    /// `None`: on disk; fetch it by `message_id`.
+    pub message: Option<Arc<Message>>,
+    pub message_id: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,6 +244,7 @@ impl Group {
         Self {
             quota_messages,
             quota_bytes,
+            quota_rule: QuotaRule::default(),
             applied: 0,
             clock: Millis(0),
             next_lifetime: 1,
@@ -249,6 +264,7 @@ impl Group {
             dirty: Dirty { meta: true, ..Dirty::default() },
             events_ended: Vec::new(),
             events_wills: Vec::new(),
+            events_over_quota: Vec::new(),
         }
     }
 
@@ -275,6 +291,7 @@ impl Group {
         }
         outcome.ended.append(&mut self.events_ended);
         outcome.wills.append(&mut self.events_wills);
+        outcome.over_quota.append(&mut self.events_over_quota);
         outcome.deadlines_changed |= std::mem::take(&mut self.deadlines.changed);
     }
 
@@ -330,6 +347,11 @@ impl Group {
             Command::Tidy => Ok(self.tidy()),
             Command::Sent { session, through } => self.sent(*session, *through),
             Command::Quotas { messages, bytes } => Ok(self.set_quotas(*messages, *bytes)),
+            Command::QuotaRule(rule) => {
+                let unchanged = std::mem::replace(&mut self.quota_rule, *rule) == *rule;
+                Ok(Reply::Done { revision: 0, unchanged })
+            }
+            Command::Feed(append) => self.feed(append, appended),
         }
     }
 

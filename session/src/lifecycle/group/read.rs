@@ -1,14 +1,18 @@
 //! What readers see of a group.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::will::will_due;
-use super::{Delivery, Due, Group, GroupStat, InboxRead, RetainedVisitor};
+use super::{Delivery, Due, Group, GroupStat, InboxRead, Inherited, RetainedVisitor};
 use crate::id::{Boot, Key};
-use crate::lifecycle::command::WillKey;
+use crate::lifecycle::command::{QuotaRule, WillKey};
 use crate::lifecycle::row::{BootRow, InboxStat, SessionRow, SubscriptionOptions, WillRow};
-use crate::message::Message;
+use crate::message::{Message, QoS};
 use crate::time::Millis;
+
+/// Start of a shared filter.
+const SHARE: &str = "$share/";
 
 impl Group {
     /// Index of the last applied entry.
@@ -27,6 +31,12 @@ impl Group {
     #[must_use]
     pub fn quotas(&self) -> (u64, u64) {
         (self.quota_messages, self.quota_bytes)
+    }
+
+    /// What gives way when an inbox is full.
+    #[must_use]
+    pub fn quota_rule(&self) -> QuotaRule {
+        self.quota_rule
     }
 
     /// The row of a key.
@@ -122,6 +132,50 @@ impl Group {
                 message_id: entry.message,
             });
         }
+    }
+
+    /// Lifetimes of `key` that are over and wait for their reclamation, oldest first.
+    #[must_use]
+    pub fn reclaimable(&self, key: &Key) -> &[u64] {
+        self.sessions.get(key).map_or(&[], |slot| &slot.reclaimable)
+    }
+
+    /// Filters that an ended lifetime shared with others, with the subscription identifier of each; none once it is being reclaimed.
+    pub fn shared_filters(&self, lifetime: u64) -> impl Iterator<Item = (&Arc<str>, u32)> {
+        self.ended_children(lifetime)
+            .into_iter()
+            .flat_map(|children| {
+                children.subscriptions.range::<str, _>((Bound::Included(SHARE), Bound::Unbounded))
+            })
+            .take_while(|(filter, _)| filter.starts_with(SHARE))
+            .map(|(filter, options)| (filter, options.identifier))
+    }
+
+    /// Up to `max` messages from offset `from` on that an ended lifetime leaves to the other members of its shared subscriptions (MQTT 5
+    /// §4.8.2): what it never sent, and what it sent with QoS 1 and was not acknowledged. A QoS 2 message that its client may know of
+    /// is for nobody else ([MQTT-4.8.2-5]). `None`: nothing more; else the offset to go on from.
+    pub fn inherited(&self, lifetime: u64, from: u64, max: usize, out: &mut Vec<Inherited>) -> Option<u64> {
+        let inbox = &self.ended_children(lifetime)?.inbox;
+        let left = inbox.unsettled(from).filter(|(offset, entry)| {
+            let known = entry.received() || *offset < inbox.sent_through;
+            entry.shared() && (entry.qos() != QoS::ExactlyOnce || !known)
+        });
+        for (taken, (offset, entry)) in left.enumerate() {
+            if taken == max {
+                return Some(offset);
+            }
+            out.push(Inherited {
+                offset,
+                identifiers: inbox.identifiers(offset, entry),
+                message: self.messages.body(entry.message).cloned(),
+                message_id: entry.message,
+            });
+        }
+        None
+    }
+
+    fn ended_children(&self, lifetime: u64) -> Option<&super::state::Children> {
+        self.lifetimes.get(&lifetime).filter(|life| life.ended)?.children.as_deref()
     }
 
     /// A stored message, when it is in memory.

@@ -26,7 +26,7 @@ use super::inbox::CHUNK;
 use super::stamps::Origin;
 use super::{Group, RowError, RowVisitor};
 use crate::id::{Boot, Key};
-use crate::lifecycle::command::WillKey;
+use crate::lifecycle::command::{QuotaRule, WillKey};
 use crate::lifecycle::row::SessionRow;
 use crate::message::{Message, QoS};
 use crate::time::Millis;
@@ -71,6 +71,7 @@ pub(super) struct MetaRow {
     pub next_origin: u64,
     pub revision_floor: u64,
     pub stamps_max: u64,
+    pub quota_rule: QuotaRule,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -102,6 +103,7 @@ pub(super) struct EntryRow {
     pub retain: bool,
     pub received: bool,
     pub identifiers: SmallVec<[u32; 1]>,
+    pub shared: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -335,6 +337,7 @@ impl Group {
             next_origin: self.stamps.next,
             revision_floor: self.revision_floor,
             stamps_max: self.stamps.max,
+            quota_rule: self.quota_rule,
         }
     }
 
@@ -435,6 +438,7 @@ impl Group {
                 retain: entry.retain(),
                 received: entry.received(),
                 identifiers: inbox.identifiers(offset, entry),
+                shared: entry.shared(),
             });
         }
         chunk_key(buffers, lifetime, chunk);

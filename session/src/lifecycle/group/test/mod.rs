@@ -16,8 +16,8 @@ use std::sync::Arc;
 use crate::id::{Boot, Key, Owner};
 use crate::lifecycle::{
     Ack, AckKind, Append, Batch, Command, Conflict, Connect, Disconnect, DisconnectKind, End, EndReason,
-    Group, InboxRead, Outcome, Reply, SessionRef, SessionRow, SessionState, Stamp, SubscriptionOptions,
-    SubscriptionRow, Target, WillMode, WillStage, WillTemplate,
+    Group, InboxRead, Outcome, QuotaRule, Reply, SessionRef, SessionRow, SessionState, Stamp,
+    SubscriptionOptions, SubscriptionRow, Target, WillMode, WillStage, WillTemplate,
 };
 use crate::message::{Message, QoS};
 use crate::time::Millis;
@@ -37,7 +37,7 @@ pub(super) fn message(topic: &str, payload: &str) -> Message {
 }
 
 pub(super) fn target(lifetime: u64, qos: QoS) -> Target {
-    Target { lifetime, qos, retain: false, identifiers: smallvec::SmallVec::new() }
+    Target { lifetime, qos, retain: false, identifiers: smallvec::SmallVec::new(), shared: false }
 }
 
 pub(super) fn will(delay_sec: u32) -> Option<WillTemplate> {

@@ -71,6 +71,7 @@ pub(super) enum Step {
         limit: u32,
     },
     Tidy,
+    Rule(QuotaRule),
     Wait {
         ms: u64,
     },
@@ -98,6 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0_u8..5, 0_u16..50, expires()).prop_map(|(topic, len, expires_in)| Step::Retain { topic, len, expires_in }),
         3 => (any::<bool>(), 0_u64..5_000, 1_u32..6).prop_map(|(will, retention, limit)| Step::Work { will, retention, limit }),
         1 => Just(Step::Tidy),
+        1 => prop_oneof![Just(QuotaRule::DropNew), Just(QuotaRule::DropOld), Just(QuotaRule::End)].prop_map(Step::Rule),
         4 => (1_u64..4_000).prop_map(|ms| Step::Wait { ms }),
         1 => Just(Step::Reboot),
     ]
@@ -128,6 +130,7 @@ pub(super) fn run(world: &mut World, step: &Step) {
         }
         Step::Wait { ms } => world.now += ms,
         Step::Tidy => drop(world.apply(Command::Tidy)),
+        Step::Rule(rule) => drop(world.apply(Command::QuotaRule(*rule))),
         Step::Retain { topic, len, expires_in } => {
             let payload = "r".repeat(usize::from(*len));
             let message = with_expiry(world, message(&format!("retained/{topic}"), &payload), *expires_in);
@@ -216,7 +219,9 @@ fn append(
         Some(Stamp::Publisher { key: key(CLIENTS[client]), lifetime, packet_id, sequence })
     });
     let message = with_expiry(world, message("t", &"p".repeat(usize::from(len))), expires_in);
-    world.append_stamped(message, stamp, &targets);
+    let shared = |(lifetime, qos): (u64, QoS)| Target { shared: len.is_multiple_of(2), ..target(lifetime, qos) };
+    let targets = targets.into_iter().map(shared).collect();
+    world.apply(Command::Append(Box::new(Append { message, stamp, targets })));
 }
 
 fn work(world: &mut World, publish: bool, retention: u64, limit: u32) {

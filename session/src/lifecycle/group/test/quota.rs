@@ -84,3 +84,76 @@ fn quota_end_takes_will_and_state_in_one_commit() {
         assert!(matches!(world.apply(end), Reply::Row { unchanged: true, .. }));
     }
 }
+
+fn rule(world: &mut World, rule: QuotaRule) {
+    assert!(matches!(world.apply(Command::QuotaRule(rule)), Reply::Done { .. }));
+    assert_eq!(world.group.quota_rule(), rule);
+    world.reload();
+    assert_eq!(world.group.quota_rule(), rule, "the rule is part of the rows");
+}
+
+/// `drop_old`: the oldest messages give way, as many as the new one needs, and the rest keeps its order and its offsets.
+#[test]
+fn the_oldest_messages_give_way() {
+    let mut world = World::with_quota(3, 12);
+    world.connect(&dial("c"));
+    rule(&mut world, QuotaRule::DropOld);
+    for payload in ["1", "2", "3", "4"] {
+        assert_eq!(append_one(&mut world, payload, QoS::AtLeastOnce).0, 1, "{payload}");
+    }
+    assert_eq!(world.payloads("c"), [(1, "2".to_owned()), (2, "3".to_owned()), (3, "4".to_owned())]);
+    assert_eq!(
+        append_one(&mut world, "12345678", QoS::AtLeastOnce),
+        (1, 2),
+        "two of two bytes for nine of twelve"
+    );
+    assert_eq!(world.payloads("c"), [(3, "4".to_owned()), (4, "12345678".to_owned())]);
+    assert_eq!(
+        append_one(&mut world, "123456789012", QoS::AtLeastOnce),
+        (0, 1),
+        "it never fits: nothing else goes"
+    );
+    assert_eq!(world.payloads("c").len(), 2);
+    // What a client acknowledges afterwards is gone already.
+    world.ack("c", &[(0, AckKind::Settled)]);
+    assert_eq!(world.payloads("c").len(), 2);
+}
+
+/// `drop_old`, [MQTT-4.3.3-10]: a QoS 2 message that its client may know of is kept, an unsent one is not.
+#[test]
+fn known_qos_2_messages_do_not_give_way() {
+    let mut world = World::with_quota(2, 1_000);
+    world.connect(&dial("c"));
+    rule(&mut world, QuotaRule::DropOld);
+    append_one(&mut world, "1", QoS::ExactlyOnce);
+    append_one(&mut world, "2", QoS::ExactlyOnce);
+    assert_eq!(append_one(&mut world, "3", QoS::ExactlyOnce), (0, 1), "a connection may have sent both");
+    world.ack("c", &[(0, AckKind::Received)]);
+    world.at(2_000).drop_connection("c");
+    assert_eq!(append_one(&mut world, "4", QoS::ExactlyOnce), (1, 1), "the second was never written");
+    assert_eq!(world.payloads("c"), [(0, "1".to_owned()), (2, "4".to_owned())]);
+}
+
+/// `end`: the message is dropped and the session reported; other rules report nothing.
+#[test]
+fn a_full_inbox_is_reported_for_its_end() {
+    let mut world = World::with_quota(1, 1_000);
+    let (row, _) = world.connect(&dial("c"));
+    append_one(&mut world, "1", QoS::AtLeastOnce);
+    for (which, expected) in
+        [(QuotaRule::DropNew, vec![]), (QuotaRule::End, vec![row.lifetime]), (QuotaRule::DropOld, vec![])]
+    {
+        rule(&mut world, which);
+        append_one(&mut world, "2", QoS::AtLeastOnce);
+        assert_eq!(world.outcome.over_quota, expected, "{which:?}");
+    }
+}
+
+/// Accepted, and dropped by quota.
+fn append_one(world: &mut World, payload: &str, qos: QoS) -> (u32, u32) {
+    let lifetime = world.row("c").lifetime;
+    match world.append(payload, &[(lifetime, qos)]) {
+        Reply::Appended { accepted, over_quota, missing: 0, duplicate: false } => (accepted, over_quota),
+        other => panic!("{other:?}"),
+    }
+}

@@ -182,3 +182,53 @@ fn tidy_drops_expired_messages_of_offline_inboxes_only() {
     world.at(9_000).apply(Command::Tidy);
     assert_eq!(world.payloads("c").iter().map(|(offset, _)| *offset).collect::<Vec<_>>(), [0, 1]);
 }
+
+/// MQTT 5 §4.8.2, [MQTT-4.8.2-5]: an ended lifetime leaves to the other members of a shared subscription what it never sent and the QoS 1
+/// messages that were not acknowledged, from disk too; neither a QoS 2 message that its client may know of, nor what came to it alone.
+#[test]
+fn an_ended_lifetime_leaves_what_it_shared() {
+    let mut world = World::new();
+    let (row, _) = world.connect(&dial("c"));
+    world.subscribe("c", &["$share/g/t", "t"]);
+    let mut append = |payload: &str, qos, shared| {
+        let targets = vec![Target { shared, ..target(row.lifetime, qos) }];
+        world.apply(Command::Append(Box::new(Append {
+            message: message("t", payload),
+            stamp: None,
+            targets,
+        })));
+    };
+    append("sent 1", QoS::AtLeastOnce, true);
+    append("sent 2", QoS::ExactlyOnce, true);
+    append("alone", QoS::AtLeastOnce, false);
+    append("acknowledged", QoS::AtLeastOnce, true);
+    append("unsent 1", QoS::AtLeastOnce, true);
+    append("unsent 2", QoS::ExactlyOnce, true);
+    world.ack("c", &[(3, AckKind::Settled)]);
+    let left = |world: &World, from, max| {
+        let mut found = Vec::new();
+        let next = world.group.inherited(row.lifetime, from, max, &mut found);
+        (found.iter().map(|left| left.offset).collect::<Vec<_>>(), next)
+    };
+    assert_eq!(left(&world, 0, 100), (vec![], None), "it lives");
+    let Command::Disconnect(mut close) = world.disconnect_command("c", DisconnectKind::Normal) else {
+        panic!("a Disconnect")
+    };
+    close.sent_through = 4;
+    world.apply(Command::Disconnect(close));
+    let end = world.end_command("c", EndReason::Explicit, WillMode::Publish);
+    world.apply(end);
+    for _ in 0..2 {
+        assert_eq!(left(&world, 0, 100), (vec![0, 4, 5], None));
+        assert_eq!(left(&world, 0, 1), (vec![0], Some(4)));
+        assert_eq!(left(&world, 4, 2), (vec![4, 5], None));
+        assert_eq!(world.group.reclaimable(&key("c")), [row.lifetime]);
+        let filters: Vec<String> =
+            world.group.shared_filters(row.lifetime).map(|(filter, _)| filter.to_string()).collect();
+        assert_eq!(filters, ["$share/g/t"]);
+        world.reload();
+    }
+    reclaim(&mut world, 100, 0);
+    assert_eq!(left(&world, 0, 100), (vec![], None));
+    assert_eq!(world.group.shared_filters(row.lifetime).count(), 0);
+}
