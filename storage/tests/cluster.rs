@@ -1,6 +1,8 @@
 //! Three stores on three data directories that replicate to each other (DESIGN §5): real logs, real fsync, real snapshots; only the way
 //! between them is a function call that can be cut.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod support;
 
 use std::collections::HashSet;
