@@ -178,3 +178,33 @@ async fn p6_the_will_of_a_taken_over_connection_comes_before_its_successor() {
     drop(last);
     assert_eq!(node.stop(Duration::from_secs(10)).await, Stopped::Graceful);
 }
+
+/// P3: an End that lands between the commit of a CONNECT and the opening of its routing handle leaves no handle behind: nobody would forget
+/// it again. One that lands later takes the handle along.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p3_an_ended_lifetime_leaves_no_routing_handle() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(&config(dir.path())).await.unwrap();
+    let shared = node.shared().clone();
+    let key = session::id::Key::new("main".into(), "c".into()).unwrap();
+    let group = shared.store.group_of(&key);
+    let (mut client, _) = connect(&node, "c").await;
+    client.subscribe("t/#", 1).await;
+    let row = shared.store.read(group, |rows| rows.session(&key).cloned()).unwrap();
+    assert!(shared.router.find(group, row.lifetime).is_some());
+    let input =
+        EndInput { owner: row.owner, reason: EndReason::Revoked, will: WillMode::Publish, release: false };
+    shared.end(&input, shared.clock.tick().plus_ms(5_000)).await.unwrap();
+    assert!(shared.router.find(group, row.lifetime).is_none(), "End takes the handle along");
+    assert!(shared.router.is_empty());
+    // The worker of a CONNECT that was committed before the End comes by only now.
+    let (late, received) = shared.open_subscriber(&key, None, Some((group, row.lifetime)));
+    assert!(shared.router.find(group, row.lifetime).is_none(), "nobody would forget it");
+    assert_eq!((late.subscription_count(), received), (0, Vec::new()));
+    let (mut client, session_present) = connect(&node, "c").await;
+    assert!(!session_present);
+    client.subscribe("t/#", 1).await;
+    let row = shared.store.read(group, |rows| rows.session(&key).cloned()).unwrap();
+    assert!(shared.router.find(group, row.lifetime).is_some(), "a lifetime that lives has one");
+    assert_eq!(node.stop(Duration::from_secs(10)).await, Stopped::Graceful);
+}

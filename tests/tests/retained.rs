@@ -44,6 +44,65 @@ fn a_value_read_after_its_acknowledgement_is_not_older() {
     }
 }
 
+/// P7: a retained message that is sent for a subscription never follows a newer value of its topic, although values change while it is looked
+/// up, stored for the session and sent; so with and without an inbox.
+#[test]
+fn p7_a_retained_message_never_follows_a_newer_value() {
+    const TOPICS: usize = 300;
+    let node = Node::start_with(&["node.workers=2", "session.receive_maximum=1000"]);
+    let publish_round = |publisher: &mut Client, round: u32| {
+        let mut batch = Vec::new();
+        for topic in 0..TOPICS {
+            let id = publisher.packet_id();
+            let payload = round.to_string();
+            batch.extend(publisher.publish_bytes(&format!("r/{topic}"), payload.as_bytes(), 3, id, &[]));
+        }
+        publisher.send(&batch);
+        for _ in 0..TOPICS {
+            assert!(publisher.receive_kind(4).reason() < 0x80);
+        }
+    };
+    let mut p = publisher(&node);
+    publish_round(&mut p, 0);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let publishing = scope.spawn(|| {
+            let mut round = 0;
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                round += 1;
+                publish_round(&mut p, round);
+            }
+        });
+        let readers = [Options::v5("d").resume().expiry(60), Options::v5("t")]
+            .map(|options| scope.spawn(move || follow(node.mqtt, &options)));
+        let outcomes = readers.map(|reader| reader.join());
+        done.store(true, std::sync::atomic::Ordering::Release);
+        publishing.join().expect("no panic");
+        assert!(outcomes.iter().all(Result::is_ok), "a value went back");
+    });
+}
+
+/// Subscribes again and again; of each topic the values that come never go back.
+fn follow(address: std::net::SocketAddr, options: &Options) {
+    let mut sub = Client::connect(address, options);
+    let mut last = std::collections::BTreeMap::<String, u32>::new();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    while std::time::Instant::now() < end {
+        sub.send(&tests::wire::packet(0x82, b"\x00\x09\x00\x00\x03r/+\x01"));
+        for _ in 0..600 {
+            let Ok(Some(packet)) = sub.poll(std::time::Duration::from_millis(20)) else { break };
+            if packet.kind() != 3 {
+                continue;
+            }
+            let got = packet.publish(true);
+            sub.ack(4, got.packet_id);
+            let value = String::from_utf8(got.payload).expect("text").parse().expect("a number");
+            let before = last.insert(got.topic.clone(), value);
+            assert!(before.is_none_or(|before| before <= value), "{}: {before:?}, then {value}", got.topic);
+        }
+    }
+}
+
 /// [MQTT-3.3.1-9] to -11, [MQTT-3.8.3-4]: Retain Handling 0, 1, 2.
 #[test]
 fn retain_handling_is_obeyed() {
