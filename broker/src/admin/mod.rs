@@ -193,6 +193,7 @@ pub fn router(state: AdminState) -> Router {
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn(problem::no_large_bodies))
         .layer(from_fn(problem::no_plain_errors))
         .with_state(state)
 }

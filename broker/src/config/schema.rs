@@ -127,7 +127,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
     key!(Live, acl.subscribe: super::SubscribeRule, "Grant a SUBSCRIBE when a read rule covers its filter, or already when one overlaps it. Deliveries are checked either way."),
     key!(Restart, limits.subscriptions_max in 1..=1_000_000, "Subscriptions of one session."),
     key!(Restart, limits.filters_max in 1..=65_535, "Topic filters in one SUBSCRIBE or UNSUBSCRIBE."),
-    key!(Restart, limits.retained_messages_max in 0..=1_000_000_000, "Retained messages of the node."),
+    key!(Restart, limits.retained_messages_max in 0..=1_000_000_000, "Retained messages of the node, spread evenly over cluster.groups (rounded up): a new topic whose group is full is refused, with 0x97 for MQTT 5; from a 3.1.1 client, with QoS 0 and from a Will the message is delivered and not retained. A value can always be replaced."),
     key!(Restart, limits.retained_bytes_max in 0..=268_435_455, "Bytes of the payload of one retained message."),
     key!(Restart, admin.address: super::AdminAddress, "Where the admin API listens."),
     key!(Restart, admin.token_file: Optional<Path>, "Bearer token of the admin API; unset: admin.token in the data directory, written at the first start."),
