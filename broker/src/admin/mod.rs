@@ -112,6 +112,8 @@ pub struct EndDone {
     pub owner: Owner,
     /// Final revision of the row.
     pub revision: u64,
+    /// Why it ended: what the first End said.
+    pub reason: EndReason,
 }
 
 /// Why a session is not (known to be) ended.

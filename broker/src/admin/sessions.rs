@@ -13,7 +13,7 @@ use session::id::{Key, Owner};
 
 use super::audit::{AuditPage, AuditRecord};
 use super::listener::Peer;
-use super::model::{EndAnswer, EndRequest, OwnerView, SessionDetail, SessionsView, StateWord};
+use super::model::{EndAnswer, EndRequest, OwnerView, SessionDetail, SessionsView, StateWord, reason_word};
 use super::{AdminState, EndCommand, Problem, SessionQuery};
 
 /// Sessions or audit records in one page.
@@ -122,7 +122,9 @@ async fn end_and_record(
         namespace: key.namespace.to_string(),
         client_id: key.client_id.to_string(),
         owner,
-        reason: request.reason.clone(),
+        reason: result
+            .as_ref()
+            .map_or_else(|_| request.reason.clone(), |done| reason_word(done.reason).to_owned()),
         will: request.will.clone().unwrap_or_else(|| "publish".to_owned()),
         release: request.release,
         result: problem.as_ref().map_or_else(|| "ended".to_owned(), |problem| problem.code().to_owned()),

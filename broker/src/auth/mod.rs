@@ -283,7 +283,8 @@ impl Authority {
             return named(user, AuthOutcome::Cached);
         }
         let name = Arc::clone(&user);
-        let right = self.pool.run(move || passwords.verify(&name, &password)).await.ok_or(Denied::Busy)?;
+        let verify = move || passwords.verify(&name, &password);
+        let right = self.pool.run(credentials.peer.ip(), verify).await.ok_or(Denied::Busy)?;
         if !right {
             return Err(Denied::BadCredentials);
         }

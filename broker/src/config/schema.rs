@@ -122,7 +122,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
     key!(Live, auth.cache_s in 0..=86_400, "Seconds for which a password that was right is not hashed again; 0: always hash."),
     key!(Live, auth.cache_entries_max in 0..=10_000_000, "Passwords remembered at most (as keyed digests)."),
     key!(Restart, auth.hash_threads in 1..=256, "Threads that check passwords."),
-    key!(Restart, auth.hash_queue_max in 1..=1_000_000, "Clients that may wait for a password check; more are told that the server is busy."),
+    key!(Restart, auth.hash_queue_max in 1..=1_000_000, "Clients that may wait for a password check, served in turn by source address; at the limit one of the address that has most waiting is told that the server is busy."),
     key!(Live, acl.file: Optional<Path>, "Access rules, in the format of mosquitto's acl_file. Unset: everything is allowed."),
     key!(Live, acl.subscribe: super::SubscribeRule, "Grant a SUBSCRIBE when a read rule covers its filter, or already when one overlaps it. Deliveries are checked either way."),
     key!(Restart, limits.subscriptions_max in 1..=1_000_000, "Subscriptions of one session."),

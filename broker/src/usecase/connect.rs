@@ -29,9 +29,9 @@ use crate::owners::{LinkTransport, Owners};
 
 /// Proposals of one CONNECT. Another one follows only a definite refusal with the same previous owner (owner spec §15.15).
 const PROPOSALS_MAX: usize = 3;
-/// For so long a CONNECT of another user waits for a connection whose client may have seen its end before we recorded it.
-const ENDING_UNSEEN_MS: u64 = 100;
-/// How often it looks.
+/// So often a CONNECT of another user looks again whether a connection ended: its client may have seen that before we know of it.
+const ENDING_LOOKS_MAX: u32 = 20;
+/// The pause between two looks.
 const ENDING_PAUSE: Duration = Duration::from_millis(5);
 /// Name of the anonymous principal where a name is needed.
 const ANONYMOUS: &str = "(anonymous)";
@@ -206,19 +206,22 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
     /// The row, or nothing. A session that is over with its connection leaves its ClientID to anybody: where only the record of that is
     /// missing, it is waited for.
     async fn first_read(&self, input: &ConnectInput) -> Result<PointRead, ConnectError> {
-        let patience = input.deadline.min(self.clock.tick().plus_ms(ENDING_UNSEEN_MS));
+        let mut looks = ENDING_LOOKS_MAX;
         loop {
             match self.read(input).await {
-                Err(ConnectError::Binding) if self.is_ending(input, patience).await? => {}
+                Err(ConnectError::Binding) if self.is_ending(input, &mut looks).await? => {}
                 other => return other,
             }
         }
     }
 
     /// Waits a little where the row of another user is of a connection of this boot that ends or may end with its session; false: it stays.
-    async fn is_ending(&self, input: &ConnectInput, patience: Tick) -> Result<bool, ConnectError> {
+    async fn is_ending(&self, input: &ConnectInput, looks: &mut u32) -> Result<bool, ConnectError> {
         let read = self.authority.read(&input.key).await.map_err(|_| ConnectError::Unavailable)?;
         let Some(row) = read.row else { return Ok(true) };
+        if read.bound_until.is_none_or(|until| until <= self.clock.millis()) {
+            return Ok(true);
+        }
         let ours = row.owner.node_id == self.boot.node_id && row.owner.boot_id == self.boot.boot_id;
         if !ours || row.durable || row.state != SessionState::Active {
             return Ok(false);
@@ -226,11 +229,12 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         if let Some(recorded) = self.disconnects.end_of(&row.owner) {
             return Ok(tokio::time::timeout(self.clock.until(input.deadline), recorded).await.is_ok());
         }
-        let waits = self.clock.tick() < patience;
-        if waits {
-            tokio::time::sleep(ENDING_PAUSE).await;
+        if *looks == 0 {
+            return Ok(false);
         }
-        Ok(waits)
+        *looks -= 1;
+        tokio::time::sleep(ENDING_PAUSE).await;
+        Ok(true)
     }
 
     /// A complete read of our own row, or nothing (owner spec §8.3); another user's session is never touched (P8).
