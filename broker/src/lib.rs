@@ -7,6 +7,7 @@ pub mod admin;
 pub mod auth;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod metrics;
 pub mod node;
