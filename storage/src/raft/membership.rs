@@ -92,6 +92,7 @@ impl RaftGroup {
 
     /// Takes `node_id` out; a learner takes its place as a voter.
     pub(crate) async fn remove(&self, node_id: u64) -> Result<(), StorageError> {
+        self.know().await?;
         let status = self.status();
         let mut voters: BTreeSet<u64> = status.voters.into_iter().collect();
         if voters.remove(&node_id) {
@@ -110,6 +111,11 @@ impl RaftGroup {
             self.step(Change::Voters(voters)).await?;
         }
         self.step(Change::Forget(node_id)).await
+    }
+
+    /// Returns when every change that was committed is known here.
+    async fn know(&self) -> Result<(), StorageError> {
+        self.barrier().await.map_err(|error| StorageError::Unavailable(error.to_string()))
     }
 
     async fn step(&self, change: Change) -> Result<(), StorageError> {
@@ -131,7 +137,8 @@ impl RaftGroup {
                 }
             };
             match answer {
-                Answer::Changed => return Ok(()),
+                // The next step is computed from what is known here.
+                Answer::Changed => return self.know().await,
                 Answer::Failed(reason) if Instant::now() >= deadline => {
                     return Err(StorageError::Unavailable(reason));
                 }

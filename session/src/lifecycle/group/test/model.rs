@@ -219,7 +219,8 @@ fn append(
         Some(Stamp::Publisher { key: key(CLIENTS[client]), lifetime, packet_id, sequence })
     });
     let message = with_expiry(world, message("t", &"p".repeat(usize::from(len))), expires_in);
-    let shared = |(lifetime, qos): (u64, QoS)| Target { shared: len.is_multiple_of(2), ..target(lifetime, qos) };
+    let shared =
+        |(lifetime, qos): (u64, QoS)| Target { shared: len.is_multiple_of(2), ..target(lifetime, qos) };
     let targets = targets.into_iter().map(shared).collect();
     world.apply(Command::Append(Box::new(Append { message, stamp, targets })));
 }
