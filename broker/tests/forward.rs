@@ -105,7 +105,7 @@ impl Member {
     }
 
     /// Links it to `others`, until all of them know each other's subscriptions.
-    async fn join(&self, others: &[&Member]) {
+    async fn join(&self, others: &[&Self]) {
         for other in others {
             self.peers.set(other.id(), &other.listener.address().to_string());
             other.peers.set(self.id(), &self.listener.address().to_string());

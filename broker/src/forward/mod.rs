@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use ownerrpc::link::{Service, Services, services};
+use ownerrpc::link::{Call, Refusal, RefusalKind, Service, Services, services};
 use parking_lot::{Mutex, RwLock};
 use storage::CompletionPort;
 use tokio::task::JoinHandle;
@@ -41,6 +41,12 @@ use tables::{RoutesService, Tables};
 
 /// How often it is looked at who can be reached and whose table is good.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// A node that joins is linked before it is a member, under an id of its own choice: it may not speak for any node here.
+fn stranger(call: &Call) -> Option<Refusal> {
+    let text = "only members of the cluster may call this";
+    (call.peer.cluster_id == [0; 16]).then(|| Refusal::new(RefusalKind::NotAdmitted, text))
+}
 
 /// What this node tells and sends the others, and hears from them.
 #[derive(Debug)]

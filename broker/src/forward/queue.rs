@@ -57,6 +57,9 @@ pub struct Waiter {
     pub token: u64,
 }
 
+/// Replies by token, as a port takes them.
+type Replies = Vec<(u64, Result<Reply, Arc<StorageError>>)>;
+
 /// The queue to one node.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -213,7 +216,7 @@ fn weight(forward: &Forward) -> usize {
 
 /// Tells those who wait, each port once.
 fn complete(forwards: impl IntoIterator<Item = Forward>) {
-    let mut ports: Vec<(Arc<dyn CompletionPort>, Vec<(u64, Result<Reply, Arc<StorageError>>)>)> = Vec::new();
+    let mut ports: Vec<(Arc<dyn CompletionPort>, Replies)> = Vec::new();
     for Waiter { port, token } in forwards.into_iter().filter_map(|forward| forward.done) {
         let done = (token, Ok(Reply::Done { revision: 0, unchanged: false }));
         let address = |port: &Arc<dyn CompletionPort>| Arc::as_ptr(port).cast::<()>();

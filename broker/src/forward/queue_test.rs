@@ -8,8 +8,6 @@ use super::*;
 use crate::cluster::CallFuture;
 use crate::metrics::Metrics;
 
-type Replies = Vec<(u64, Result<Reply, Arc<StorageError>>)>;
-
 #[derive(Debug, Default)]
 struct Port(Mutex<Vec<u64>>);
 

@@ -39,6 +39,9 @@ impl Receiver {
 
     /// Hands the messages to the workers, unless they have them already; closed when they are in the outboxes.
     fn take(&self, call: &Call) -> Result<watch::Receiver<()>, Refusal> {
+        if let Some(refusal) = super::stranger(call) {
+            return Err(refusal);
+        }
         let malformed = |error: wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
         let (number, messages) = wire::read_batch(&call.payload).map_err(malformed)?;
         let (node, boot) = (call.peer.node_id, &call.peer.boot_id);
@@ -91,3 +94,7 @@ impl Service for Receiver {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "receiver_test.rs"]
+mod receiver_test;

@@ -229,6 +229,9 @@ pub(super) struct RoutesService(pub Arc<Tables>);
 impl Service for RoutesService {
     /// Done before it returns: a node's calls have to be done in its order. Their size is bounded by the caller's pages.
     fn call(&self, call: Call) -> Answer {
+        if let Some(refusal) = super::stranger(&call) {
+            return Box::pin(std::future::ready(Err(refusal)));
+        }
         let answer = match RouteCall::read(&call.payload) {
             Ok(read) => {
                 let answer = self.0.take(call.peer.node_id, &call.peer.boot_id, read);
