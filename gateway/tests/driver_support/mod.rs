@@ -288,6 +288,7 @@ pub fn config() -> ListenerConfig {
         address: "127.0.0.1:0".parse().unwrap(),
         limits: limits(),
         connections_max: 1000,
+        descriptors_max: u64::MAX,
         tls: None,
         websocket: false,
         proxy_protocol: false,
