@@ -51,7 +51,7 @@ impl Worker {
         let mut publish = publish;
         if self.is_too_large_to_retain(publish) && !can_be_told(publish.qos, out.version()) {
             self.stats.dropped(DropReason::Retained, 1);
-            unretained = Publish { retain: false, ..publish.clone() };
+            unretained = Publish { retain: false, ..*publish };
             publish = &unretained;
         }
         if let Some(refusal) = self.refusal(session, publish) {
