@@ -35,6 +35,7 @@ use crate::admin;
 use crate::auth::{AuthFileError, Authority};
 use crate::clock::NodeClock;
 use crate::config::Config;
+use crate::forward::Forwarding;
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
@@ -154,6 +155,7 @@ impl Node {
         let forget = Arc::new(ForgetLifetimes::new(store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
+        let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), clock.clone(), &metrics));
         let isolation = isolation(&boot, &owners, &boots, &store);
         let shared = Arc::new(Shared {
             boot,
@@ -161,6 +163,7 @@ impl Node {
             store,
             owners,
             router,
+            forwarding,
             auth,
             metrics,
             workers,
@@ -332,6 +335,7 @@ impl Node {
             tracing::warn!(left_open, "connections did not end in time");
         }
         shared.owners.stop_admission();
+        shared.forwarding.stop();
         let stopped = Self::retire(&shared, &boots, deadline).await;
         lease.abort();
         for task in &tasks {
