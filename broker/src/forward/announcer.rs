@@ -279,3 +279,7 @@ impl Drop for Announcer {
         self.confirmations.set(self.node, None);
     }
 }
+
+#[cfg(test)]
+#[path = "announcer_test.rs"]
+mod announcer_test;

@@ -22,6 +22,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use ownerrpc::link::{Call, Refusal, RefusalKind, Service, Services, services};
 use parking_lot::{Mutex, RwLock};
+use session::time::Tick;
 use storage::CompletionPort;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -148,6 +149,17 @@ impl Forwarding {
         self.alone.load(Ordering::Acquire)
     }
 
+    /// Whether what this node believes of others is to be looked at before anything is routed; cheap.
+    #[must_use]
+    pub fn is_overdue(&self, now: Tick) -> bool {
+        self.tables.is_overdue(now)
+    }
+
+    /// Looks at it.
+    pub fn look_again(&self) {
+        self.tables.look_again();
+    }
+
     /// Whether every other node knows of all subscriptions through `number` ([`Router::announced`]), or needs not.
     #[must_use]
     pub fn is_confirmed(&self, number: u64) -> bool {
@@ -176,7 +188,9 @@ impl Forwarding {
 
     fn look_around(&self, running: &mut Running, peers: &Arc<dyn PeerCalls>, announced: &Arc<Announced>) {
         let nodes = peers.nodes();
-        self.alone.store(nodes.is_empty(), Ordering::Release);
+        if self.alone.swap(nodes.is_empty(), Ordering::AcqRel) != nodes.is_empty() {
+            self.router.set_alone(nodes.is_empty());
+        }
         let gone: Vec<u64> = running.nodes.keys().copied().filter(|node| !nodes.contains(node)).collect();
         for node in gone {
             if let Some(tasks) = running.nodes.remove(&node) {

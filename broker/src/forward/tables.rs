@@ -8,15 +8,15 @@
 //! its subscribers "effective" was either heard, or gets everything, or cannot be reached (P7).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 use ownerrpc::link::{Answer, Call, Refusal, RefusalKind, Service};
 use parking_lot::Mutex;
-use session::time::Millis;
+use session::time::{Millis, Tick};
 use session::topic::TopicFilter;
-use tokio::time::Instant;
 
 use super::wire::{DONE, RouteCall, TELL_ALL};
 use crate::clock::NodeClock;
@@ -35,6 +35,8 @@ pub(super) struct Tables {
     router: Arc<Router>,
     clock: Arc<NodeClock>,
     known: Mutex<Known>,
+    /// When the first table that is believed stops to be good, in ticks; `u64::MAX`: none is.
+    good_until: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +67,7 @@ enum State {
     },
     /// By both clocks: the one of this node, which stands still for nobody, and the one that nodes share.
     Valid {
-        until: Instant,
+        until: Tick,
         until_ms: Millis,
     },
 }
@@ -75,18 +77,27 @@ impl Table {
         Self { boot, filters: HashSet::new(), through: 0, state: State::Unknown }
     }
 
-    fn is_valid(&self, now: Instant, now_ms: Millis) -> bool {
+    fn is_valid(&self, now: Tick, now_ms: Millis) -> bool {
         matches!(self.state, State::Valid { until, until_ms } if now < until && now_ms < until_ms)
     }
 
-    fn confirm(&mut self, until_ms: Millis) {
-        self.state = State::Valid { until: Instant::now() + LEASE, until_ms };
+    fn confirm(&mut self, now: Tick, until_ms: Millis) {
+        let lease_ms = u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX);
+        self.state = State::Valid { until: now.plus_ms(lease_ms), until_ms };
+    }
+
+    /// When it stops to be good.
+    fn until(&self) -> Option<Tick> {
+        match self.state {
+            State::Valid { until, .. } => Some(until),
+            State::Unknown | State::Loading { .. } => None,
+        }
     }
 }
 
 impl Tables {
     pub(super) fn new(router: Arc<Router>, clock: Arc<NodeClock>) -> Self {
-        Self { router, clock, known: Mutex::default() }
+        Self { router, clock, known: Mutex::default(), good_until: AtomicU64::new(u64::MAX) }
     }
 
     /// These nodes can be reached now: the tables of others are dropped, since those nodes get nothing and tell everything when they
@@ -108,15 +119,29 @@ impl Tables {
         self.known.lock().everything.is_empty()
     }
 
+    /// Whether a table that is believed was good until now only. A worker asks once a turn, since all threads of a process may have stood
+    /// still for longer than a lease.
+    pub(super) fn is_overdue(&self, now: Tick) -> bool {
+        now.0 >= self.good_until.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the tables again.
+    pub(super) fn look_again(&self) {
+        self.settle(&mut self.known.lock());
+    }
+
     /// Tells the index which nodes get everything.
     fn settle(&self, known: &mut Known) {
-        let (now, now_ms) = (Instant::now(), self.clock.millis());
+        let (now, now_ms) = (self.clock.tick(), self.clock.millis());
         let is_valid = |node: &u64| known.tables.get(node).is_some_and(|table| table.is_valid(now, now_ms));
+        let good = known.tables.values().filter(|table| table.is_valid(now, now_ms));
+        let good_until = good.filter_map(Table::until).min().map_or(u64::MAX, |until| until.0);
         let everything: Vec<u64> = known.reachable.iter().copied().filter(|node| !is_valid(node)).collect();
         if everything != known.everything {
             self.router.send_everything(&everything);
             known.everything = everything;
         }
+        self.good_until.store(good_until, Ordering::Relaxed);
     }
 
     fn drop_filters<'a>(&self, node: u64, filters: impl IntoIterator<Item = &'a Arc<str>>) {
@@ -128,7 +153,7 @@ impl Tables {
     }
 
     /// Does what a node says; what it is answered.
-    fn take(&self, node: u64, boot: &Arc<str>, call: RouteCall<'_>) -> u8 {
+    pub(super) fn take(&self, node: u64, boot: &Arc<str>, call: RouteCall<'_>) -> u8 {
         let known = &mut *self.known.lock();
         if !known.reachable.contains(&node) {
             // It gets nothing from here yet: what it says would be dropped before it mattered.
@@ -163,7 +188,7 @@ impl Tables {
         until: Millis,
         changes: &[(&str, bool)],
     ) -> u8 {
-        let is_valid = table.is_valid(Instant::now(), self.clock.millis());
+        let is_valid = table.is_valid(self.clock.tick(), self.clock.millis());
         // A change that came before comes again with those behind it: the last word on each filter counts.
         if !is_valid || !(base..=through).contains(&table.through) {
             table.state = State::Unknown;
@@ -189,7 +214,7 @@ impl Tables {
             return TELL_ALL;
         }
         table.through = through;
-        table.confirm(until);
+        table.confirm(self.clock.tick(), until);
         DONE
     }
 
@@ -214,7 +239,7 @@ impl Tables {
                 self.drop_filters(node, table.filters.difference(&fresh));
                 table.filters = fresh;
                 table.through = through;
-                table.confirm(until);
+                table.confirm(self.clock.tick(), until);
                 DONE
             }
             _ => TELL_ALL,

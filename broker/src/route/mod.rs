@@ -15,6 +15,8 @@ mod subscriber;
 mod subscription;
 
 #[cfg(test)]
+mod nodes_test;
+#[cfg(test)]
 mod router_test;
 
 pub use announced::{Announced, RouteChange, Since};

@@ -114,6 +114,8 @@ pub struct Plan {
 pub struct Share {
     pub group: Option<Arc<ShareGroup>>,
     pub nodes: Option<Arc<RemoteShare>>,
+    /// There are other nodes: a member with an inbox that has no connection here may have one there.
+    pub has_nodes: bool,
 }
 
 impl Plan {
@@ -135,7 +137,8 @@ impl Plan {
             builder.shares =
                 builder.shares.iter().filter_map(|group| group.readable(readers, topic)).collect();
         }
-        let mut plan = builder.finish(worker);
+        let has_nodes = snapshot.remote.has_nodes;
+        let mut plan = builder.finish(worker, has_nodes);
         let (nodes, shares) = snapshot.remote.matches(topic);
         plan.nodes = nodes;
         for nodes in shares {
@@ -145,7 +148,7 @@ impl Plan {
                 .find(|share| share.group.as_ref().is_some_and(|group| group.filter == nodes.filter));
             match known {
                 Some(share) => share.nodes = Some(nodes),
-                None => plan.shares.push(Share { group: None, nodes: Some(nodes) }),
+                None => plan.shares.push(Share { group: None, nodes: Some(nodes), has_nodes }),
             }
         }
         plan
@@ -200,8 +203,9 @@ impl Builder {
         self.index.get(&id).copied()
     }
 
-    fn finish(self, worker: Option<u16>) -> Plan {
-        let shares = self.shares.into_iter().map(|group| Share { group: Some(group), nodes: None });
+    fn finish(self, worker: Option<u16>, has_nodes: bool) -> Plan {
+        let share = |group| Share { group: Some(group), nodes: None, has_nodes };
+        let shares = self.shares.into_iter().map(share);
         let mut plan = Plan { shares: shares.collect(), ..Plan::default() };
         for destination in self.all {
             if destination.subscriber.inbox.is_some() {

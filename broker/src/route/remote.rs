@@ -33,6 +33,8 @@ pub struct RemoteShare {
 pub struct Remote {
     tree: Option<Tree<RemoteSub>>,
     everything: Arc<[u64]>,
+    /// There are other nodes: a session that has no connection here may have one there.
+    pub(super) has_nodes: bool,
 }
 
 impl Subscription for RemoteSub {
@@ -83,6 +85,7 @@ impl Remote {
 pub(super) struct RemoteWriter {
     tree: Tree<RemoteSub>,
     everything: Arc<[u64]>,
+    has_nodes: bool,
     /// By the whole filter.
     shares: HashMap<Arc<str>, Arc<RemoteShare>>,
     ids: u64,
@@ -92,7 +95,15 @@ impl RemoteWriter {
     /// What readers see.
     pub(super) fn version(&self) -> Remote {
         let tree = (!self.tree.is_empty()).then(|| self.tree.clone());
-        Remote { tree, everything: Arc::clone(&self.everything) }
+        Remote { tree, everything: Arc::clone(&self.everything), has_nodes: self.has_nodes }
+    }
+
+    pub(super) fn set_has_nodes(&mut self, has_nodes: bool) {
+        self.has_nodes = has_nodes;
+    }
+
+    pub(super) fn has_nodes(&self) -> bool {
+        self.has_nodes
     }
 
     pub(super) fn set_everything(&mut self, nodes: &[u64]) {

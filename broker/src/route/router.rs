@@ -182,6 +182,13 @@ impl Router {
         self.publish(&mut writer);
     }
 
+    /// Whether there is no other node from now on.
+    pub fn set_alone(&self, is_alone: bool) {
+        let mut writer = self.writer.lock();
+        writer.remote.set_has_nodes(!is_alone);
+        self.publish(&mut writer);
+    }
+
     /// The other nodes that get every message from now on, because it is not known for certain what they have subscribers of.
     pub fn send_everything(&self, nodes: &[u64]) {
         let mut writer = self.writer.lock();
@@ -281,9 +288,10 @@ impl Router {
     /// other one that may. `stamp`: see [`Outgoing::stamp`].
     #[must_use]
     pub fn route_shared(&self, filter: &str, message: &Message, stamp: Option<u64>) -> Route {
-        let (group, nodes) = {
+        let (group, nodes, has_nodes) = {
             let writer = self.writer.lock();
-            (writer.shares.get(filter).cloned(), writer.remote.share(filter).cloned())
+            let (group, nodes) = (writer.shares.get(filter), writer.remote.share(filter));
+            (group.cloned(), nodes.cloned(), writer.remote.has_nodes())
         };
         let readers = self.readers();
         let mut route = Route::default();
@@ -291,7 +299,7 @@ impl Router {
         let (qos, retain) = (message.qos, message.retain);
         let outgoing =
             Outgoing { qos, retain, publisher: PartyId::default(), queue_qos0_offline: false, stamp };
-        route.matched = select_share(&Share { group, nodes }, &outgoing, &mut route);
+        route.matched = select_share(&Share { group, nodes, has_nodes }, &outgoing, &mut route);
         route
     }
 

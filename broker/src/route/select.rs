@@ -102,7 +102,8 @@ pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
 
 /// One member of a share, on any node, and whether there is one. Publishers of all nodes go by the same rule: a repeated message to the
 /// inbox that its stamp chooses; else to a member that is connected to the publisher's node; else to the next node in turn that has
-/// members without inbox, which chooses one of them; else to an inbox.
+/// members without inbox, which chooses one of them; else to an inbox, which takes QoS 0 too where there are other nodes, since its session
+/// may be connected to one of them.
 pub(super) fn select_share(share: &Share, message: &Outgoing, sink: &mut impl Sink) -> bool {
     let group = share.group.as_ref();
     let picked = match (group, &share.nodes, message.stamp) {
@@ -114,8 +115,11 @@ pub(super) fn select_share(share: &Share, message: &Outgoing, sink: &mut impl Si
         (None, ..) => None,
     };
     match (group, picked, &share.nodes) {
-        (Some(group), Some(member), _) => select_member(group, member, message, sink),
-        (_, _, Some(nodes)) => sink.node(nodes.pick(), Some(&nodes.filter)),
+        (Some(group), Some(member), _) => {
+            let queue_qos0_offline = message.queue_qos0_offline || share.has_nodes;
+            select_member(group, member, &Outgoing { queue_qos0_offline, ..*message }, sink);
+        }
+        (_, None, Some(nodes)) | (None, Some(_), Some(nodes)) => sink.node(nodes.pick(), Some(&nodes.filter)),
         (_, None, None) | (None, Some(_), None) => return false,
     }
     true

@@ -138,5 +138,8 @@ impl Worker {
     fn read_clock(&self) {
         self.now.set(self.shared.clock.tick());
         self.now_ms.set(self.shared.clock.millis());
+        if self.shared.forwarding.is_overdue(self.now.get()) {
+            self.shared.forwarding.look_again();
+        }
     }
 }
