@@ -107,6 +107,11 @@ fn offline_sessions_are_ended_and_the_first_reason_wins() {
     let output = node.cli(&["session", "show", "x", "--json"]);
     let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
     assert!(text.contains("quota") && !text.contains("revoked"), "{text}");
+    let audit = node.admin_get("/v1/audit");
+    let audit: serde_json::Value = serde_json::from_str(&audit).expect("JSON");
+    let reasons: Vec<_> =
+        audit["records"].as_array().expect("a list").iter().map(|one| &one["reason"]).collect();
+    assert_eq!(reasons, ["quota", "quota"], "the record says why it really ended");
     let (mut client, present) = Client::connect_present(node.mqtt, &durable("x"));
     assert!(!present);
     client.expect_nothing();

@@ -184,18 +184,7 @@ fn more_messages_than_packet_ids_are_kept_and_delivered() {
     assert_eq!(sub.subscribe("t", 1), 1);
     sub.reset();
     let mut publisher = Client::connect(node.mqtt, &Options::v5("p"));
-    for first in (0..MESSAGES).step_by(1_000) {
-        let batch: Vec<u8> = (first..first + 1_000)
-            .flat_map(|number| {
-                let id = u16::try_from(number % 1_000 + 1).expect("small");
-                publisher.publish_bytes("t", number.to_string().as_bytes(), 2, id, &[])
-            })
-            .collect();
-        publisher.send(&batch);
-        for _ in 0..1_000 {
-            assert_eq!(publisher.receive_kind(4).reason(), 0);
-        }
-    }
+    publish_numbers(&mut publisher, 0..MESSAGES);
     let mut sub = Client::connect(node.mqtt, &durable("sub"));
     let first = sub.receive_publish();
     assert_eq!(first.payload, b"0");
@@ -212,18 +201,37 @@ fn more_messages_than_packet_ids_are_kept_and_delivered() {
         }
     }
     sub.expect_nothing();
+    // More of them than ids behind the first one, while the client is there.
+    publish_numbers(&mut publisher, MESSAGES..MESSAGES + 1_000);
+    sub.expect_nothing();
     sub.reset();
     let mut sub = Client::connect(node.mqtt, &durable("sub"));
     let again = sub.receive_publish();
     assert_eq!((again.packet_id, again.payload.as_slice(), again.dup), (first.packet_id, &b"0"[..], true));
     sub.expect_nothing();
     sub.settle(&again);
-    for number in IDS..MESSAGES {
+    for number in IDS..MESSAGES + 1_000 {
         let got = sub.receive_publish();
         assert_eq!((got.payload.as_slice(), got.dup), (number.to_string().as_bytes(), false));
         sub.settle(&got);
     }
     sub.expect_nothing();
+}
+
+/// Publishes every number of the range to `t` with QoS 1, a thousand at a time.
+fn publish_numbers(publisher: &mut Client, numbers: std::ops::Range<usize>) {
+    for first in numbers.step_by(1_000) {
+        let batch: Vec<u8> = (first..first + 1_000)
+            .flat_map(|number| {
+                let id = u16::try_from(number % 1_000 + 1).expect("small");
+                publisher.publish_bytes("t", number.to_string().as_bytes(), 2, id, &[])
+            })
+            .collect();
+        publisher.send(&batch);
+        for _ in 0..1_000 {
+            assert_eq!(publisher.receive_kind(4).reason(), 0);
+        }
+    }
 }
 
 /// [MQTT-3.3.4-9]: never more than Receive Maximum unacknowledged; QoS 0 passes meanwhile (§4.9), and acknowledgements make the rest flow.

@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{AdminState, router};
 
-/// Open connections. At the limit the one that waits longest for a request of its client gives way to a new one.
+/// Open connections. At the limit the oldest one that waits for its client gives way to a new one.
 const CONNECTIONS_MAX: usize = 128;
 /// From the accept, or the first byte of a further request, to the end of its headers.
 const HEADERS: Duration = Duration::from_secs(3);
