@@ -87,11 +87,13 @@ impl Worker {
             link: link.id(),
             deadline,
         };
-        // Rules that changed while the previous owner was isolated: the client tries again under the new ones.
+        // Users and rules may have changed while the previous owner was isolated: the client must be permitted under the new ones.
         let epoch = access.epoch();
-        let auth = &*self.shared.auth;
-        let unchanged = || auth.epoch() == epoch;
-        let connected = self.shared.connect(&input, &unchanged).await.map_err(refused)?;
+        let permitted = || {
+            self.shared.auth.epoch() == epoch
+                || self.is_permitted(&input, proof(request, input.uid.as_deref()))
+        };
+        let connected = self.shared.connect(&input, &permitted).await.map_err(refused)?;
         let keep_alive_sec = self.keep_alive(packet.keep_alive_sec);
         let session_present = connected.session_present;
         if let Some(recorder) = &self.recorder {
@@ -110,6 +112,15 @@ impl Worker {
                 .as_ref()
                 .map(|done| (done.method.clone(), done.data.clone().unwrap_or_default())),
         })
+    }
+
+    /// Whether the user may be here, with this Will, under the rules as they are now.
+    fn is_permitted(&self, input: &ConnectInput, proof: Proof) -> bool {
+        let auth = &self.shared.auth;
+        let user = input.uid.as_deref();
+        let may_publish =
+            |will: &WillTemplate| auth.grants(user).may_publish(&input.key.client_id, will.message.topic());
+        auth.admits(user, proof) && input.will.as_ref().is_none_or(may_publish)
     }
 
     /// Who the client is; `None`: anonymous.
