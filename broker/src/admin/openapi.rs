@@ -81,6 +81,24 @@ fn paths() -> Value {
             "summary": "Nodes and their boots",
             "responses": answers("All nodes", reference("Nodes"), &CALL[1..]),
         } },
+        "/v1/cluster": { "get": {
+            "summary": "The cluster as this node sees it: nodes, and per group leader, voters and lag",
+            "responses": answers("The cluster", json!({ "type": "object" }), &CALL[1..]),
+        } },
+        "/v1/cluster/init": { "post": {
+            "summary": "Make this node the first of a cluster; repeating it changes nothing",
+            "responses": answers("It is", json!({ "type": "object" }), CLUSTER_CHANGE),
+        } },
+        "/v1/cluster/join": { "post": {
+            "summary": "Begin to join the cluster of a member; the node starts anew, GET /v1/cluster says when it is done",
+            "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("seed", text_schema())]) } } },
+            "responses": answers("Begun", json!({ "type": "object" }), CLUSTER_CHANGE),
+        } },
+        "/v1/cluster/remove": { "post": {
+            "summary": "Take another node out of every group",
+            "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("node_id", number())]) } } },
+            "responses": answers("Done", json!({ "type": "object" }), CLUSTER_CHANGE),
+        } },
         "/v1/audit": { "get": {
             "summary": "Who ended what, when, why, with which result; newest first",
             "parameters": [
@@ -94,6 +112,19 @@ fn paths() -> Value {
 
 /// What every call may answer.
 const CALL: [(&str, &str); 3] = [("400", "invalid"), ("401", "unauthorized"), ("503", "unavailable")];
+
+/// What a change of the cluster may answer.
+const CLUSTER_CHANGE: &[(&str, &str)] = &[
+    ("400", "invalid"),
+    ("401", "unauthorized"),
+    ("409", "no_peer_port, refused"),
+    ("500", "internal"),
+    ("503", "unreachable, unavailable"),
+];
+
+fn text_schema() -> Value {
+    text()
+}
 
 fn of_session() -> Value {
     json!([

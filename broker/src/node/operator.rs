@@ -12,6 +12,7 @@ use crate::admin::{
     AdminPort, BootView, Check, EndCommand, EndDone, EndError, InboxView, NodeView, PortError, PortFuture,
     SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
 };
+use crate::cluster::Member;
 use crate::metrics::{ControlRecorder, EndOutcome};
 use crate::shared::Shared;
 use crate::usecase::{self, EndInput};
@@ -27,6 +28,7 @@ const END_TIMEOUT_MS: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct Operator {
     pub shared: Arc<Shared>,
+    pub member: Arc<Member>,
     pub started_at: Millis,
     pub recorder: ControlRecorder,
 }
@@ -39,6 +41,7 @@ impl AdminPort for Operator {
     fn show_session(&self, key: Key) -> PortFuture<'_, Result<Option<SessionDetail>, PortError>> {
         Box::pin(async move {
             let group = self.shared.store.group_of(&key);
+            self.newest(group).await?;
             Ok(self.shared.store.read(group, |rows| rows.session(&key).map(|row| detail(rows, row))))
         })
     }
@@ -64,12 +67,38 @@ impl AdminPort for Operator {
         Box::pin(async move { Ok(self.all_nodes()) })
     }
 
+    fn cluster(&self) -> Option<Arc<Member>> {
+        Some(self.member.clone())
+    }
+
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {
-        Box::pin(async move { vec![self.check_store().await, self.check_lease()] })
+        Box::pin(async move { vec![self.check_store().await, self.check_lease(), self.check_cluster()] })
     }
 }
 
 impl Operator {
+    /// Returns when reads here see every acknowledged write.
+    async fn newest(&self, group: GroupId) -> Result<(), PortError> {
+        let newest = self.shared.store.barrier(group).await;
+        newest.map_err(|error| PortError::Unavailable(error.to_string()))
+    }
+
+    fn check_cluster(&self) -> Check {
+        let leaderless: Vec<String> = (self.shared.store.status().iter())
+            .filter(|group| group.leader.is_none())
+            .map(|group| group.group.0.to_string())
+            .collect();
+        let result = if leaderless.is_empty() {
+            Ok(())
+        } else {
+            let groups = leaderless.join(", ");
+            Err(format!(
+                "no leader for group {groups}: a majority of the nodes is needed; see `exactmq cluster status`"
+            ))
+        };
+        Check { name: "cluster", result }
+    }
+
     fn list(&self, query: &SessionQuery) -> SessionPage {
         let store = &self.shared.store;
         let mut found: Vec<(Key, SessionSummary)> = Vec::new();
@@ -100,6 +129,8 @@ impl Operator {
     }
 
     async fn end(&self, key: &Key, command: EndCommand) -> Result<EndDone, EndError> {
+        let newest = self.newest(self.shared.store.group_of(key)).await;
+        newest.map_err(|error| EndError::Unavailable(error.to_string()))?;
         let row = self.row(key).ok_or(EndError::NotFound)?;
         let owner = match command.owner {
             Some(owner) if owner.key != *key => {

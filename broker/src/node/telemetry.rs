@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use storage::Role;
+
 use crate::metrics::{Metrics, RaftState, SweepEvent, WillEvent};
 use crate::shared::Shared;
 use crate::usecase::deadlines::Deadlines;
@@ -31,11 +33,21 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
         metrics.set_store(&shared.stored());
         metrics.set_fsyncs(&shared.store.fsync_times());
         metrics.set_subscriptions(shared.router.len() as u64);
-        for group in 0..shared.store.groups() {
-            metrics.set_raft_state(usize::from(group), RaftState::Leader);
+        for group in shared.store.status() {
+            metrics.set_raft_state(usize::from(group.group.0), raft_state(group.role));
         }
         taken = count(&shared, &deadlines, metrics, taken);
         tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+fn raft_state(role: Role) -> RaftState {
+    match role {
+        Role::Leader => RaftState::Leader,
+        Role::Follower => RaftState::Follower,
+        Role::Candidate => RaftState::Candidate,
+        Role::Learner => RaftState::Learner,
+        Role::Stopped => RaftState::Down,
     }
 }
 

@@ -178,6 +178,39 @@ impl Router {
         }
     }
 
+    /// Durable lifetimes of a group that have a handle here.
+    #[must_use]
+    pub fn lifetimes(&self, group: GroupId) -> Vec<u64> {
+        let writer = self.writer.lock();
+        writer.directory.keys().filter(|(of, _)| *of == group).map(|(_, lifetime)| *lifetime).collect()
+    }
+
+    /// Makes the subscriptions of durable lifetimes what `stored` says, under one new version of the index; `None`: the lifetime is over.
+    /// What is stored is read under the writer's lock: a change that a connection here makes meanwhile comes after it.
+    pub fn follow(&self, inboxes: &[(GroupId, u64)], stored: impl Fn(GroupId, u64) -> Option<Restored>) {
+        let mut writer = self.writer.lock();
+        for (group, lifetime) in inboxes {
+            let Some(session) = stored(*group, *lifetime) else {
+                if let Some(subscriber) = writer.directory.get(&(*group, *lifetime)).cloned() {
+                    self.forget_locked(&mut writer, &subscriber);
+                }
+                continue;
+            };
+            let subscriber =
+                self.open_durable(&mut writer, &session.key, session.user.as_ref(), session.inbox);
+            let known = subscriber.filters.lock().clone();
+            for filter in
+                known.iter().filter(|known| !session.filters.iter().any(|(filter, _)| filter == *known))
+            {
+                writer.remove(&subscriber, filter);
+            }
+            for (filter, options) in &session.filters {
+                self.add(&mut writer, &subscriber, filter, *options);
+            }
+        }
+        self.publish(&mut writer);
+    }
+
     /// Takes stored subscriptions back at start, under one new version of the index.
     pub fn restore(&self, sessions: impl IntoIterator<Item = Restored>) {
         let mut writer = self.writer.lock();
