@@ -1,5 +1,6 @@
 //! Brokers under test: started on a free port, pinned to core 0, measured from outside, stopped at the end.
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -69,6 +70,24 @@ impl Broker {
         // rss, field 24, in pages.
         let pages: u64 = fields[21].parse()?;
         Ok(Usage { cpu: Duration::from_millis(ticks * 10), resident_bytes: pages * 4_096 })
+    }
+
+    /// Entries of all groups' logs so far, from ExactMQ's metrics page.
+    pub(crate) fn log_entries(&self) -> Result<u64> {
+        let data = self.dir.join("data");
+        let address = std::fs::read_to_string(data.join("admin.address"))?;
+        let token = std::fs::read_to_string(data.join("admin.token"))?;
+        let mut admin = TcpStream::connect(address.trim())?;
+        let (host, token) = (address.trim(), token.trim());
+        write!(
+            admin,
+            "GET /metrics HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut page = String::new();
+        admin.read_to_string(&mut page)?;
+        let lines = page.lines().filter_map(|line| line.strip_prefix("exactmq_raft_log_index{"));
+        let entries = lines.map(|line| Ok(line.rsplit(' ').next().context("a value")?.parse::<u64>()?));
+        entries.sum::<Result<u64>>().context("the metrics page")
     }
 
     fn wait(&mut self) -> Result<()> {

@@ -89,6 +89,9 @@ const SCENARIOS: &[Scenario] = &[
     other!("idle 15000, CPU per s", "5000 us", NO_SETTINGS, false, |broker, _| one(connect::idle(
         broker, 15_000
     )?)),
+    other!("idle 100000 durable", "5000 us; 10 log entries/s", NO_SETTINGS, true, |broker, _| {
+        one(connect::idle_durable(broker, 100_000, 15_000)?)
+    }),
     other!("churn clean", "15 k/s", NO_SETTINGS, false, |broker, seconds| one(connect::churn(
         broker, false, seconds
     )?)),

@@ -30,6 +30,7 @@ pub struct Metrics {
     taken: Box<[AtomicBool]>,
     gauges: Gauges,
     raft: Box<[[AtomicU64; RaftState::COUNT]]>,
+    raft_log: Box<[AtomicU64]>,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +89,7 @@ impl Metrics {
             taken: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             gauges: Gauges::default(),
             raft: (0..groups).map(|_| Default::default()).collect(),
+            raft_log: (0..groups).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
@@ -152,6 +154,13 @@ impl Metrics {
     /// Subscriptions in the routing index, as last sampled.
     pub fn set_subscriptions(&self, subscriptions: u64) {
         self.gauges.subscriptions.store(subscriptions, Ordering::Relaxed);
+    }
+
+    /// Last entry of a group's log on this node.
+    pub fn set_raft_log_index(&self, group: usize, index: u64) {
+        if let Some(cell) = self.raft_log.get(group) {
+            cell.store(index, Ordering::Relaxed);
+        }
     }
 
     /// The role of this node in a group; a group that does not exist is ignored.

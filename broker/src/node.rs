@@ -10,6 +10,7 @@
 mod boot;
 mod listeners;
 mod operator;
+mod process;
 mod serve;
 mod telemetry;
 

@@ -253,6 +253,16 @@ fn connections_of_a_listener_are_bounded() {
     bench.connected("three");
 }
 
+/// P9: sockets leave descriptors for files: one that gets a number from the reserve is closed at once.
+#[test]
+fn sockets_leave_descriptors_for_files() {
+    let mut config = config();
+    config.descriptors_max = 3;
+    let bench = Bench::with(1, config);
+    bench.client().expect_end();
+    assert_eq!(bench.gateway().connections(), [0]);
+}
+
 /// DESIGN §2: mail from any thread arrives in order, and is refused when the worker is gone.
 #[test]
 fn mail_arrives_in_order() {

@@ -7,6 +7,7 @@ mod driver_support;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use driver_support::*;
 use gateway::codec::{ReasonCode, Version};
@@ -283,6 +284,32 @@ fn websocket_messages_before_connect_are_bounded() {
     let _ = socket.send(Message::Binary(vec![0x10; 900_000].into()));
     assert!(!matches!(socket.read(), Ok(Message::Binary(_))));
     eventually("it is gone", || bench.gateway().connections() == [0]);
+}
+
+/// P9: a client that sends pings for ever and never reads the answers costs bounded memory: it is not read any more.
+#[test]
+fn websocket_pings_that_are_not_read_stop_the_reading() {
+    let bench = with_websocket(None);
+    let socket = open_websocket(bench.client().stream, "/mqtt", Some("mqtt")).unwrap();
+    let mut stream = socket.into_inner();
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let ping: Vec<u8> = [&[0x89, 0x80 | 125, 1, 2, 3, 4][..], &[7; 125]].concat();
+    let pings = ping.repeat(1_000);
+    let mut taken = 0;
+    // The buffers of both sockets are far below this.
+    while taken < 256 << 20 {
+        match stream.write(&pings) {
+            Ok(n) => taken += n,
+            Err(error) => {
+                assert!(matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                ));
+                return;
+            }
+        }
+    }
+    panic!("{taken} bytes of pings were read though no answer was");
 }
 
 fn proxy_header(command: u8, addresses: &[u8], tlvs: &[u8]) -> Vec<u8> {

@@ -303,6 +303,41 @@ fn enhanced_authentication_before_and_after_connack() {
     client.expect_disconnect(0x82);
 }
 
+/// [MQTT-4.12.0-5], -6, [MQTT-4.12.1-2]: the method of the CONNECT is that of every AUTH, without one there is no AUTH, and a
+/// re-authentication that fails closes.
+#[test]
+fn the_authentication_method_stays() {
+    let bench = Bench::new();
+    let auth = |reason: u8, method: &[u8], data: &[u8]| {
+        let mut properties = [&[0x15, 0, 3][..], method].concat();
+        if !data.is_empty() {
+            properties.extend([&[0x16, 0, data.len() as u8][..], data].concat());
+        }
+        let len = properties.len() as u8;
+        [&[0xF0, len + 2, reason, len][..], &properties].concat()
+    };
+    let authenticated = |id: &str| {
+        let mut client = bench.client();
+        client.send(&connect(Version::V5, id, |connect| connect.authentication_method = Some("TOY")));
+        assert_eq!(client.packet().unwrap()[0], 0xF0);
+        client.send(&auth(0x18, b"TOY", b""));
+        assert_eq!(client.packet().unwrap()[0], 0x20);
+        client
+    };
+    let mut client = authenticated("other method");
+    client.send(&auth(0x19, b"TOX", b""));
+    client.expect_disconnect(0x82);
+    let mut client = authenticated("wrong");
+    client.send(&auth(0x19, b"TOY", b"wrong"));
+    client.expect_disconnect(0x87);
+    let mut client = bench.client();
+    client.send(&connect(Version::V5, "none", |_| ()));
+    let connack = client.packet().unwrap();
+    assert!(!connack.windows(3).any(|window| window == [0x15, 0, 3]), "no method in CONNACK: {connack:02x?}");
+    client.send(&auth(0x19, b"TOY", b""));
+    client.expect_disconnect(0x82);
+}
+
 /// [MQTT-4.12.0-1]: a method that the server does not know is refused with 0x8C.
 #[test]
 fn unknown_authentication_method_is_refused() {

@@ -369,3 +369,69 @@ fn a_3_1_1_client_gets_its_repetitions_with_dup() {
     let mut sub = Client::connect(node.mqtt, &options);
     sub.expect_nothing();
 }
+
+/// [MQTT-3.1.4-6] (3.1.1: [MQTT-3.1.4-5]): of what follows a refused CONNECT in the same bytes nothing happens, and nothing is answered.
+#[test]
+fn nothing_behind_a_refused_connect_is_processed() {
+    let node = Node::start();
+    let mut watcher = Client::connect(node.mqtt, &Options::v5("watcher"));
+    assert_eq!(watcher.subscribe("#", 1), 1);
+    let id = "x".repeat(1_025);
+    for options in [Options::v5(&id), Options::v3(&id)] {
+        let mut client = Client::open(node.mqtt, options.v5);
+        let mut bytes = options.bytes();
+        bytes.extend(client.publish_bytes("behind", b"x", 3, 1, &[]));
+        bytes.extend([0xC0, 0]);
+        client.send(&bytes);
+        let answers = client.until_closed(PATIENCE);
+        assert_eq!(answers.len(), 1, "{answers:02x?}");
+        assert_eq!((answers[0].kind(), answers[0].reason() > 0), (2, true));
+    }
+    watcher.expect_nothing();
+    let mut late = Client::connect(node.mqtt, &Options::v5("late"));
+    assert_eq!(late.subscribe("behind", 1), 1);
+    late.expect_nothing();
+}
+
+/// [MQTT-3.3.2-7]: an alias means nothing on the next connection, also of the same session.
+#[test]
+fn aliases_end_with_their_connection() {
+    let node = Node::start();
+    let options = Options::v5("d").resume().expiry(60);
+    let mut client = Client::connect(node.mqtt, &options);
+    for topic in ["a/b", ""] {
+        let id = client.packet_id();
+        let bytes = client.publish_bytes(topic, b"x", 2, id, &[0x23, 0, 1]);
+        client.send(&bytes);
+        assert!(client.receive().reason() < 0x80);
+    }
+    client.reset();
+    let (mut client, present) = Client::connect_present(node.mqtt, &options);
+    assert!(present);
+    let bytes = client.publish_bytes("", b"x", 2, 9, &[0x23, 0, 1]);
+    client.send(&bytes);
+    let last = client.until_closed(PATIENCE).pop().expect("a DISCONNECT");
+    assert_eq!(last.kind(), 14);
+    assert!(matches!(last.reason(), 0x82 | 0x94), "{last:02x?}");
+}
+
+/// [MQTT-3.2.2-19], [MQTT-3.14.2-3]: what would not fit with its reason string is sent without it.
+#[test]
+fn reason_strings_are_left_out_where_they_do_not_fit() {
+    let node = Node::start();
+    let long = Options::v5(&"x".repeat(1_025));
+    let (_, told) = Client::try_connect(node.mqtt, &long);
+    assert!(told.bytes().len() > 20, "there is a reason string");
+    let (_, bare) = Client::try_connect(node.mqtt, &long.maximum_packet_size(20));
+    assert_eq!(bare.bytes(), [0x20, 3, 0, 0x85, 0]);
+    for (options, has_text) in [(Options::v5("a"), true), (Options::v5("b").maximum_packet_size(20), false)] {
+        let mut client = Client::connect(node.mqtt, &options);
+        assert_eq!(client.subscribe("s", 1), 1);
+        assert_eq!(publisher(&node).publish("s", "x", 1, false), 0);
+        let got = client.receive_publish();
+        // PUBCOMP for a QoS 1 message.
+        client.ack(7, got.packet_id);
+        let last = client.until_closed(PATIENCE).pop().expect("a DISCONNECT");
+        assert_eq!((last.kind(), last.reason(), last.bytes().len() > 20), (14, 0x82, has_text));
+    }
+}

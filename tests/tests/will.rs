@@ -175,13 +175,19 @@ fn will_properties_are_forwarded() {
     let will = options.will.as_mut().expect("set");
     will.properties.extend_from_slice(&[0x01, 1, 0x02, 0, 0, 0, 60, 0x03, 0, 4]);
     will.properties.extend_from_slice(b"text");
-    will.properties.extend_from_slice(&[0x26, 0, 1, b'k', 0, 1, b'v']);
+    for (name, value) in [(b'k', b'v'), (b'a', b'1'), (b'k', b'0')] {
+        will.properties.extend_from_slice(&[0x26, 0, 1, name, 0, 1, value]);
+    }
     Client::connect(node.mqtt, &options).reset();
     let got = watcher.take_message();
     let property = |id| tests::wire::property(&got.properties, id);
     assert_eq!(property(0x01), Some(vec![1]));
     assert_eq!(property(0x03), Some(b"text".to_vec()));
-    assert_eq!(property(0x26), Some(vec![0, 1, b'k', 0, 1, b'v']));
+    let user: Vec<Vec<u8>> = tests::wire::all_properties(&got.properties)
+        .into_iter()
+        .filter_map(|(id, value)| (id == 0x26).then_some(value))
+        .collect();
+    assert_eq!(user, [b"\0\x01k\0\x01v", b"\0\x01a\0\x011", b"\0\x01k\0\x010"], "in their order");
     let expiry = property(0x02).expect("Message Expiry Interval");
     assert!((58..=60).contains(&expiry[3]), "{expiry:?}");
 }

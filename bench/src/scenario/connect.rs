@@ -49,6 +49,30 @@ pub(crate) fn idle(broker: &Broker, count: usize) -> Result<Figures> {
     Ok(Figures { cpu_us: Some((after.cpu - before.cpu).as_secs_f64() * 1e6 / 10.0), ..Figures::default() })
 }
 
+/// `count` durable sessions of which `connected` stay connected: CPU at rest as in [`idle`], log entries per second as the rate.
+pub(crate) fn idle_durable(broker: &Broker, count: usize, connected: usize) -> Result<Figures> {
+    let mut io = Io::new(broker.address)?;
+    let spec =
+        |n| Spec { clean: false, ..Spec::subscriber(format!("d{n}"), format!("device/{n}/command"), 1) };
+    let specs: Vec<Spec> = (0..count).map(spec).collect();
+    let (staying, leaving) = specs.split_at(connected);
+    connect_all(&mut io, staying, 64)?;
+    for wave in leaving.chunks(1_000) {
+        for conn in connect_all(&mut io, wave, 64)? {
+            io.close(conn);
+        }
+    }
+    // The ends of the last wave are recorded, and the telemetry has sampled them.
+    std::thread::sleep(Duration::from_secs(5));
+    let (before, entries_before) = (broker.usage()?, broker.log_entries()?);
+    std::thread::sleep(Duration::from_secs(20));
+    let (after, entries) = (broker.usage()?, broker.log_entries()? - entries_before);
+    Ok(Figures {
+        cpu_us: Some((after.cpu - before.cpu).as_secs_f64() * 1e6 / 20.0),
+        ..Figures::of_rate(entries, Duration::from_secs(20), Duration::ZERO)
+    })
+}
+
 /// Connects and disconnects clean sessions, 16 at a time; with `same_ids` the 16 slots keep their ClientIDs and never disconnect, so that
 /// every connect is a takeover.
 pub(crate) fn churn(broker: &Broker, same_ids: bool, seconds: f64) -> Result<Figures> {

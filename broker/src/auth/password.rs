@@ -141,6 +141,10 @@ impl Hash {
     }
 
     fn verify(&self, password: &[u8]) -> bool {
+        // HMAC pads its key with zeros: a password with zeros behind it would pass as the one without.
+        if password.contains(&0) {
+            return false;
+        }
         match self {
             Self::Pbkdf2 { iterations, salt, hash } => {
                 pbkdf2::verify(pbkdf2::PBKDF2_HMAC_SHA512, *iterations, salt, password, hash).is_ok()

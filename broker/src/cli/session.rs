@@ -45,7 +45,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "N", default_value = NAMESPACE)]
         namespace: String,
     },
-    /// End a session: its connection is closed, proved to have stopped, and the session is gone
+    /// End a session: its connection is closed, proved to have stopped, and nothing of it goes on; its row stays as `ended` for the binding retention
     End {
         client_id: String,
         #[command(flatten)]

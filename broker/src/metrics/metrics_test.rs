@@ -23,6 +23,7 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
         "exactmq_owner_sweep_total{event=\"turns\"}",
         "exactmq_owner_work{state=\"uncertain\"}",
         "exactmq_raft_state{group=\"3\",state=\"leader\"}",
+        "exactmq_raft_log_index{group=\"3\"}",
         "exactmq_worker_busy_seconds_total{worker=\"1\"}",
         "exactmq_messages_dropped_total{reason=\"outbox_full\"}",
         "exactmq_takeover_seconds_bucket{outcome=\"done\",le=\"+Inf\"}",
@@ -118,6 +119,8 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
     metrics.set_raft_state(0, RaftState::Candidate);
     metrics.set_raft_state(0, RaftState::Leader);
     metrics.set_raft_state(9, RaftState::Leader);
+    metrics.set_raft_log_index(0, 17);
+    metrics.set_raft_log_index(9, 1);
     worker.set_busy(1_500_000_000);
     worker.set_busy(2_500_000_000);
     let mut fsyncs = storage::FsyncTimes::default();
@@ -131,6 +134,7 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
     assert_eq!(series["exactmq_connections_closed_total{reason=\"abnormal\"}"], "1");
     assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"leader\"}"], "1");
     assert_eq!(series["exactmq_raft_state{group=\"0\",state=\"candidate\"}"], "0");
+    assert_eq!(series["exactmq_raft_log_index{group=\"0\"}"], "17");
     assert_eq!(series["exactmq_worker_busy_seconds_total{worker=\"0\"}"], "2.5");
     assert_eq!(series["exactmq_fsync_seconds_count"], "7");
     assert_eq!(series["exactmq_fsync_seconds_bucket{le=\"5\"}"], "5");

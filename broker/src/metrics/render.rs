@@ -164,6 +164,11 @@ impl Page<'_> {
                 self.line(format_args!("exactmq_raft_state{{group=\"{group}\",state=\"{word}\"}} {value}"));
             }
         }
+        self.head("exactmq_raft_log_index", "Last entry of a group's log on this node.", "gauge");
+        for (group, cell) in metrics.raft_log.iter().enumerate() {
+            let index = cell.load(Ordering::Relaxed);
+            self.line(format_args!("exactmq_raft_log_index{{group=\"{group}\"}} {index}"));
+        }
     }
 
     fn workers(&mut self) {

@@ -8,7 +8,7 @@ use gateway::connection::Limits;
 use gateway::listener::{ClientCertificates, ListenerConfig, Tls, TlsSettings};
 use serde::{Deserialize, Serialize};
 
-use super::ServeError;
+use super::{ServeError, process};
 use crate::config::{ClientAuth, Config, Listener};
 
 /// Name of the file in the data directory.
@@ -45,6 +45,7 @@ pub(super) fn listener_config(
         address: listener.address,
         limits,
         connections_max: usize::try_from(listener.max_connections).unwrap_or(usize::MAX),
+        descriptors_max: process::socket_descriptors_max(),
         tls: if listener.protocol.is_secure() { Some(tls(name, listener)?) } else { None },
         websocket: listener.protocol.is_websocket(),
         proxy_protocol: listener.proxy_protocol,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Node, ServeError, Stopped};
+use super::{Node, ServeError, Stopped, process};
 use crate::config::Config;
 
 /// Gives the configuration as it is now, for SIGHUP; the error is already worded for the log.
@@ -29,6 +29,7 @@ fn control_runtime(threads: u16) -> Result<tokio::runtime::Runtime, ServeError> 
 /// # Errors
 /// See [`ServeError`].
 pub fn serve(config: Config, read_config: &ReadConfig) -> Result<Stopped, ServeError> {
+    process::prepare();
     let runtime = control_runtime(config.node.control_threads)?;
     let outcome = runtime.block_on(run(config, read_config));
     runtime.shutdown_timeout(Duration::from_millis(200));

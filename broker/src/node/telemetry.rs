@@ -33,8 +33,10 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
         metrics.set_store(&shared.stored());
         metrics.set_fsyncs(&shared.store.fsync_times());
         metrics.set_subscriptions(shared.router.len() as u64);
-        for group in shared.store.status() {
-            metrics.set_raft_state(usize::from(group.group.0), raft_state(group.role));
+        for status in shared.store.status() {
+            let group = usize::from(status.group.0);
+            metrics.set_raft_state(group, raft_state(status.role));
+            metrics.set_raft_log_index(group, status.last_index);
         }
         taken = count(&shared, &deadlines, metrics, taken);
         tokio::time::sleep(INTERVAL).await;

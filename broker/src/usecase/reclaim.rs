@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashSet;
 use session::id::Key;
 use session::lifecycle::{Command, Conflict, Reply, SessionRow};
 use session::time::Millis;
@@ -60,8 +61,9 @@ pub struct Reclaimer {
     retention: Retention,
     heirs: Arc<dyn Heirs>,
     over: Arc<dyn LifetimeOver>,
-    /// By group: one at a time, so that nothing is handed on twice.
-    turns: Box<[tokio::sync::Mutex<()>]>,
+    /// By group: one at a time, with the lifetimes whose heritage is handed on and whose reclamation did not come through, so that nothing is
+    /// handed on twice. Bounded by the ended lifetimes.
+    turns: Box<[tokio::sync::Mutex<HashSet<u64>>]>,
 }
 
 impl Reclaimer {
@@ -79,8 +81,8 @@ impl Reclaimer {
     /// One page of the reclamation of each key; the answers, in the order of the keys. `None`: not now.
     pub async fn reclaim(&self, group: GroupId, mut keys: Vec<Key>) -> Vec<Option<Reply>> {
         let asked = keys.len();
-        let _turn = self.turns[usize::from(group.0)].lock().await;
-        for key in self.hand_on(group, &keys).await {
+        let mut handed = self.turns[usize::from(group.0)].lock().await;
+        for key in self.hand_on(group, &keys, &mut handed).await {
             keys.retain(|other| *other != key);
         }
         let commands: Vec<Command> = self.store.read(group, |rows| {
@@ -89,23 +91,33 @@ impl Reclaimer {
         });
         let mut replies = propose_all(&self.store, group, commands.into_iter()).await;
         replies.resize(asked, None);
+        if !handed.is_empty() {
+            self.store.read(group, |rows| {
+                handed.retain(|lifetime| rows.shared_filters(*lifetime).next().is_some());
+            });
+        }
         replies
     }
 
     /// Hands on what ended lifetimes of these keys leave; the keys whose heritage has to wait.
-    async fn hand_on(&self, group: GroupId, keys: &[Key]) -> Vec<Key> {
+    async fn hand_on(&self, group: GroupId, keys: &[Key], handed: &mut HashSet<u64>) -> Vec<Key> {
         let leaving: Vec<(Key, u64)> = self.store.read(group, |rows| {
             let lifetimes = keys
                 .iter()
                 .flat_map(|key| rows.reclaimable(key).iter().map(move |lifetime| (key.clone(), *lifetime)));
-            lifetimes.filter(|(_, lifetime)| rows.shared_filters(*lifetime).next().is_some()).collect()
+            let leaves =
+                |lifetime| !handed.contains(&lifetime) && rows.shared_filters(lifetime).next().is_some();
+            lifetimes.filter(|(_, lifetime)| leaves(*lifetime)).collect()
         });
         let mut waiting = Vec::new();
         for (key, lifetime) in leaving {
             // It must not be chosen again.
             self.over.lifetime_over(&key, lifetime);
-            if hand_on_all(&self.store, &*self.heirs, group, &key, lifetime).await.is_err() {
-                waiting.push(key);
+            match hand_on_all(&self.store, &*self.heirs, group, &key, lifetime).await {
+                Ok(()) => {
+                    handed.insert(lifetime);
+                }
+                Err(_) => waiting.push(key),
             }
         }
         waiting

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -42,6 +43,11 @@ impl Placement {
         address: SocketAddr,
         endpoint: &Arc<Endpoint>,
     ) -> Option<(usize, Incoming)> {
+        // The system gives the lowest free number.
+        if u64::try_from(socket.as_raw_fd()).is_ok_and(|number| number >= endpoint.descriptors_max) {
+            tracing::debug!(listener = %endpoint.name, "descriptors are short");
+            return None;
+        }
         if endpoint.open.fetch_add(1, Ordering::Relaxed) >= endpoint.connections_max {
             endpoint.open.fetch_sub(1, Ordering::Relaxed);
             tracing::debug!(listener = %endpoint.name, "connection limit reached");

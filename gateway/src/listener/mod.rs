@@ -33,6 +33,8 @@ pub struct ListenerConfig {
     pub limits: Limits,
     /// Open sockets of this listener; more are closed at once.
     pub connections_max: usize,
+    /// Sockets whose descriptor number is not below this are closed at once: the rest of what the process may open is for files.
+    pub descriptors_max: u64,
     pub tls: Option<Tls>,
     /// MQTT over WebSocket, subprotocol `mqtt`, on the paths `/mqtt` and `/` (§6).
     pub websocket: bool,
@@ -59,6 +61,7 @@ pub(crate) struct Endpoint {
     pub(crate) name: Arc<str>,
     pub(crate) limits: Limits,
     connections_max: usize,
+    descriptors_max: u64,
     open: AtomicUsize,
     tls: Option<Tls>,
     websocket: bool,
@@ -98,6 +101,7 @@ impl Endpoint {
             name: config.name,
             limits: config.limits,
             connections_max: config.connections_max,
+            descriptors_max: config.descriptors_max,
             open: AtomicUsize::new(0),
             tls: config.tls,
             websocket: config.websocket,

@@ -21,6 +21,9 @@ const PATHS: [&str; 2] = ["/mqtt", "/"];
 const READ_BUFFER: usize = 4 * 1024;
 /// Payload of one frame to the client.
 const FRAME_OUT_MAX: usize = 16 * 1024;
+/// What the library gathers before it writes, and the last wall above it: one frame and the answers to some pings.
+const WRITE_BUFFER: usize = FRAME_OUT_MAX;
+const WRITE_BUFFER_MAX: usize = 8 * FRAME_OUT_MAX;
 /// Messages may carry more than one packet.
 const MESSAGE_SLACK: usize = 64 * 1024;
 /// Control frames handled before other connections get their turn.
@@ -33,6 +36,8 @@ pub(crate) struct WebSocketTransport {
     unread: Bytes,
     /// Nothing more can be read: after an error the library must not be asked again.
     ended: bool,
+    /// An answer to a control frame waits for the client to read: until it does, nothing is read from it.
+    answer_waits: bool,
 }
 
 /// The poll interface as the blocking one that tungstenite wants: pending is `WouldBlock`.
@@ -46,6 +51,8 @@ pub(super) async fn accept(raw: Raw, limits: &Limits) -> io::Result<WebSocketTra
     let message_max = limits.connect_packet_size_max as usize + MESSAGE_SLACK;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(WRITE_BUFFER)
+        .max_write_buffer_size(WRITE_BUFFER_MAX)
         .max_message_size(Some(message_max))
         .max_frame_size(Some(message_max));
     let stream = NonBlocking { raw, waker: Waker::noop().clone() };
@@ -63,7 +70,7 @@ pub(super) async fn accept(raw: Raw, limits: &Limits) -> io::Result<WebSocketTra
         }
     })
     .await?;
-    Ok(WebSocketTransport { socket, unread: Bytes::new(), ended: false })
+    Ok(WebSocketTransport { socket, unread: Bytes::new(), ended: false, answer_waits: false })
 }
 
 /// Path and subprotocol; the answer names the subprotocol.
@@ -119,6 +126,10 @@ impl WebSocketTransport {
             if self.ended {
                 return Poll::Ready(Ok(0));
             }
+            if self.answer_waits {
+                std::task::ready!(self.poll_flush(cx))?;
+                self.answer_waits = false;
+            }
             match self.socket.read() {
                 Ok(Message::Binary(message)) => self.unread = message,
                 // [MQTT-6.0.0-1]
@@ -126,7 +137,8 @@ impl WebSocketTransport {
                     self.ended = true;
                     return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
                 }
-                Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {}
+                Ok(Message::Ping(_)) => self.answer_waits = true,
+                Ok(Message::Pong(_) | Message::Frame(_)) => {}
                 Ok(Message::Close(_)) | Err(Error::ConnectionClosed | Error::AlreadyClosed) => {
                     self.ended = true
                 }

@@ -144,6 +144,13 @@ impl Service for Toy {
                 let reason = ReasonCode::BadAuthenticationMethod;
                 return Err(Refused { reason, text: None, server_reference: None });
             }
+            if *request.data == *b"wrong" {
+                return Err(Refused {
+                    reason: ReasonCode::NotAuthorized,
+                    text: None,
+                    server_reference: None,
+                });
+            }
             Ok(match request.state {
                 None => AuthStep::Continue { data: b"challenge".as_slice().into(), state: Box::new(7_u8) },
                 Some(_) => AuthStep::Complete(Authenticated {
@@ -281,6 +288,7 @@ pub fn config() -> ListenerConfig {
         address: "127.0.0.1:0".parse().unwrap(),
         limits: limits(),
         connections_max: 1000,
+        descriptors_max: u64::MAX,
         tls: None,
         websocket: false,
         proxy_protocol: false,
