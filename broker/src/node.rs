@@ -179,13 +179,7 @@ impl Node {
         let forget = Arc::new(ForgetLifetimes::new(store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
-        let isolation = ClusterIsolation {
-            local: isolation(&boot, &owners, &boots, &store),
-            clock: (*clock).clone(),
-            peers: links
-                .as_ref()
-                .map_or_else(ownerrpc::QuiesceClient::without_peers, |links| links.quiescence()),
-        };
+        let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
         let data_dir = config.node.data_dir.clone();
         let member = Arc::new(Member::new(boot.node_id, store.clone(), owners.clone(), links, data_dir));
         let shared = Arc::new(Shared {
@@ -209,11 +203,7 @@ impl Node {
         let mut tasks = Self::spawn_tasks(&shared, &deadlines);
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
         let lease = spawn_lease(lease, (!settled).then_some(settle));
-        let gateway = {
-            let shared = shared.clone();
-            let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
-            Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))?
-        };
+        let gateway = Self::start_workers(&shared, config)?;
         let mut node = Self {
             shared,
             gateway,
@@ -231,6 +221,12 @@ impl Node {
             return Err(error);
         }
         Ok(node)
+    }
+
+    fn start_workers(shared: &Arc<Shared>, config: &Config) -> Result<Gateway<Worker>, StartError> {
+        let shared = shared.clone();
+        let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
+        Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))
     }
 
     /// Lets clients and operators in.
@@ -487,15 +483,23 @@ impl Settle {
 /// Between two attempts at groups that have no majority.
 const SETTLE_PAUSE: Duration = Duration::from_millis(250);
 
-/// What this node can prove by itself.
-fn isolation(boot: &Boot, owners: &Arc<Owners>, boots: &Arc<Boots>, store: &Store) -> LocalIsolation {
+/// What this node can prove by itself, and what it may ask others.
+fn isolation(
+    boot: &Boot,
+    owners: &Arc<Owners>,
+    boots: &Arc<Boots>,
+    store: &Store,
+    (clock, links): (&NodeClock, Option<&Links>),
+) -> ClusterIsolation {
     let evidence = boot::BootEvidence { boots: boots.clone(), store: store.clone() };
-    LocalIsolation {
+    let local = LocalIsolation {
         node_id: boot.node_id,
         boot_id: boot.boot_id.clone(),
         owners: owners.clone(),
         receipts: Arc::new(evidence),
-    }
+    };
+    let peers = links.map_or_else(ownerrpc::QuiesceClient::without_peers, Links::quiescence);
+    ClusterIsolation { local, clock: clock.clone(), peers }
 }
 
 fn retention(config: &Config) -> Retention {

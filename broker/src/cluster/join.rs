@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ownerrpc::link::services::CLUSTER;
-use ownerrpc::link::{Answer, Call, CallError, Peer, Refusal, RefusalKind, Service};
+use ownerrpc::link::{
+    Answer, Call, CallError, HandshakeError, LinkDown, Peer, Refusal, RefusalKind, Service,
+};
 use serde::{Deserialize, Serialize};
 use storage::{PeerAddress, Store};
 use tokio::time::Instant;
@@ -88,9 +90,7 @@ impl JoinService {
                 "this cluster has {} groups, the node that joins {groups}: set cluster.groups on it",
                 self.groups
             )),
-            Question::MayJoin { node_id, .. } if self.knows(node_id) => refuse(format!(
-                "node id {node_id} is taken; give the node another node.id, or run `exactmq cluster remove {node_id}` first"
-            )),
+            Question::MayJoin { node_id, .. } if self.knows(node_id) => refuse(taken(node_id)),
             Question::MayJoin { .. } => {
                 Told::Welcome { cluster_id: hex(&self.cluster_id), node_id: self.node_id }
             }
@@ -149,7 +149,12 @@ pub(super) async fn may_join(
     let question = encode(&Question::MayJoin { node_id, groups })?;
     let answer = peer.call(CLUSTER, question, deadline).await;
     peer.close(Duration::ZERO).await;
-    let answer = answer.map_err(|error| unreachable(error.to_string()))?;
+    let answer = answer.map_err(|error| {
+        if is_namesake(&error, node_id) {
+            return JoinError::Refused(taken(node_id));
+        }
+        unreachable(error.to_string())
+    })?;
     match serde_json::from_slice(&answer) {
         Ok(Told::Welcome { cluster_id, node_id: seed_id }) => {
             let id = unhex(&cluster_id).ok_or_else(|| unreachable("its cluster id is damaged".to_owned()))?;
@@ -180,6 +185,18 @@ pub(super) async fn take_in(
             Err(JoinError::Refused("an answer to another question".to_owned()))
         }
     }
+}
+
+fn taken(node_id: u64) -> String {
+    format!(
+        "node id {node_id} is taken; give the node another node.id, or run `exactmq cluster remove {node_id}` first"
+    )
+}
+
+/// The node that was asked has the id of this one: the link does not even come up.
+fn is_namesake(error: &CallError, node_id: u64) -> bool {
+    let CallError::Unreachable { why, .. } = error else { return false };
+    matches!(&**why, LinkDown::Handshake(HandshakeError::Node { found, .. }) if *found == node_id)
 }
 
 fn encode(question: &Question) -> Result<Bytes, JoinError> {

@@ -194,6 +194,22 @@ pub struct Cluster {
     pub tls_ca: Option<PathBuf>,
 }
 
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            groups: 4,
+            peer: AdminAddress(None),
+            advertise: None,
+            secret_file: None,
+            secret: None,
+            trusted_network: false,
+            tls_cert: None,
+            tls_key: None,
+            tls_ca: None,
+        }
+    }
+}
+
 /// `host:port`, as other nodes dial it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort(pub Arc<str>);
@@ -329,17 +345,7 @@ impl Default for Config {
                 close_retry_ms: 250,
             },
             isolation: Isolation { mode: IsolationMode::Strict },
-            cluster: Cluster {
-                groups: 4,
-                peer: AdminAddress(None),
-                advertise: None,
-                secret_file: None,
-                secret: None,
-                trusted_network: false,
-                tls_cert: None,
-                tls_key: None,
-                tls_ca: None,
-            },
+            cluster: Cluster::default(),
             storage: Storage {
                 engine: EngineKind::Redb,
                 segment_bytes: 64 << 20,
