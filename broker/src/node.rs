@@ -176,12 +176,19 @@ impl Node {
         let ended = EndedNews::of(&store, links.is_some());
         let full = ended.full_inboxes();
         boot::restore_routes(&store, &router);
-        let forget = Arc::new(ForgetLifetimes::new(store.clone(), router.clone(), ended));
+        let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
         let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
         let data_dir = config.node.data_dir.clone();
-        let member = Arc::new(Member::new(boot.node_id, store.clone(), owners.clone(), links, data_dir));
+        let member = Arc::new(Member::new(
+            boot.node_id,
+            store.clone(),
+            owners.clone(),
+            links,
+            data_dir,
+            (*clock).clone(),
+        ));
         let shared = Arc::new(Shared {
             boot,
             clock,

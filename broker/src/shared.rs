@@ -64,6 +64,7 @@ pub struct Shared {
 /// ended them and whatever became of the call.
 #[derive(Debug)]
 pub struct ForgetLifetimes {
+    pub boot: session::id::Boot,
     pub store: storage::Store,
     pub router: Arc<Router>,
     news: EndedNews,
@@ -128,8 +129,8 @@ impl EndedNews {
 
 impl ForgetLifetimes {
     #[must_use]
-    pub fn new(store: storage::Store, router: Arc<Router>, news: EndedNews) -> Self {
-        Self { store, router, news }
+    pub fn new(boot: session::id::Boot, store: storage::Store, router: Arc<Router>, news: EndedNews) -> Self {
+        Self { boot, store, router, news }
     }
 
     /// Takes over the subscriptions that other nodes stored.
@@ -143,8 +144,9 @@ impl ForgetLifetimes {
         changed.sort_unstable();
         changed.dedup();
         for page in changed.chunks(FOLLOW_PAGE) {
-            self.router
-                .follow(page, |group, lifetime| crate::node::stored_routes(&self.store, group, lifetime));
+            self.router.follow(page, |group, lifetime| {
+                crate::node::stored_routes(&self.store, &self.boot, group, lifetime)
+            });
         }
     }
 

@@ -1,7 +1,8 @@
 //! Three processes are one broker (issue 3): takeover and End from any node, durable subscribers everywhere, nodes that stop, die and come
 //! back, a node without a majority.
 
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,15 @@ fn status(node: &Node) -> Value {
     serde_json::from_str(&node.admin_get("/v1/cluster")).expect("JSON")
 }
 
+/// The whole answer of `/health/ready`.
+fn ready(node: &Node) -> String {
+    let mut stream = TcpStream::connect(node.admin).expect("the admin API listens");
+    stream.write_all(b"GET /health/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
 /// Whether a new client is served.
 fn serves(node: &Node) -> bool {
     let (_, connack) = Client::try_connect(node.mqtt, &Options::v5("probe"));
@@ -140,6 +150,7 @@ fn only_an_empty_node_with_the_secret_joins() {
     ]);
     assert_eq!(stranger.cli(&["cluster", "join", &seed]).status.code(), Some(1));
     let same_id = start(1, free_port());
+    // It has the id of the seed itself: the link does not even come up.
     let taken = same_id.cli(&["cluster", "join", &seed]);
     assert!(String::from_utf8_lossy(&taken.stderr).contains("node id 1 is taken"), "{taken:?}");
 }
@@ -260,6 +271,8 @@ fn a_minority_refuses_and_recovers() {
     let (_, connack) = Client::try_connect(alone.mqtt, &Options::v3("x"));
     assert_eq!(connack.reason(), 3);
     assert_eq!(status(alone)["state"], "member");
+    let ready = ready(alone);
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("no leader for group"), "{ready}");
     cluster.node_mut(2).restart();
     let (_, present) = connect_when_served(cluster.node(1), &durable("before"));
     assert!(present, "nothing was lost");

@@ -13,7 +13,11 @@ use super::join::{self, JoinError};
 use super::link::Links;
 use super::mark::{Mark, MarkError, Stage};
 use super::services::LOOK;
+use crate::clock::NodeClock;
 use crate::owners::Owners;
+
+/// How long the connections that came while the seed was asked may take to close.
+const CLOSE_TIMEOUT_MS: u64 = 2_000;
 
 /// What has to happen before the store of `data_dir` is opened: a join that was begun empties the node's own groups. Blocks.
 ///
@@ -51,6 +55,7 @@ pub struct Member {
     pub owners: Arc<Owners>,
     pub links: Option<Arc<Links>>,
     pub data_dir: PathBuf,
+    pub clock: NodeClock,
     /// The process starts the node anew, as one that joins.
     pub restart: Arc<Notify>,
     /// One operator's change at a time.
@@ -101,6 +106,7 @@ impl Member {
         owners: Arc<Owners>,
         links: Option<Arc<Links>>,
         data_dir: PathBuf,
+        clock: NodeClock,
     ) -> Self {
         Self {
             node_id,
@@ -108,6 +114,7 @@ impl Member {
             owners,
             links,
             data_dir,
+            clock,
             restart: Arc::default(),
             turn: tokio::sync::Mutex::default(),
         }
@@ -230,8 +237,11 @@ impl Member {
         }
         self.check_fresh()?;
         let mark = join::may_join(links, seed, self.node_id, self.store.groups()).await?;
-        // Nobody gets a session any more that would be lost: one that came in between is seen now, or when the node has stopped.
+        // Nobody gets a session any more that would be lost; one that came in between is seen now, or when the node has stopped.
         self.owners.stop_admission();
+        if let Err(held) = self.owners.close_all(self.clock.tick().plus_ms(CLOSE_TIMEOUT_MS)).await {
+            tracing::warn!(held, "connections are not closed yet; the stop goes on with them");
+        }
         let marked = self
             .check_fresh()
             .and_then(|()| mark.write(&self.data_dir).map_err(|error| JoinError::Io(error.to_string())));

@@ -74,6 +74,9 @@ fn check_tls(name: &str, listener: &Listener, problem: &mut impl FnMut(&str, Str
     }
 }
 
+/// Bytes of the largest packet in a cluster: with all that goes with it, it must fit into one call of the peer link.
+const REPLICATED_BYTES_MAX: u32 = 4 << 20;
+
 /// DESIGN §8: no secret and no certificate, no peer port.
 fn check_cluster(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
     let cluster = &config.cluster;
@@ -111,6 +114,12 @@ fn check_cluster(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &m
         let message = "a cluster secret without TLS protects only on a network where nobody listens; set cluster.tls_cert, \
                        cluster.tls_key and cluster.tls_ca, or write cluster.trusted_network = true";
         problem("cluster.peer", message.to_owned());
+    }
+    for (name, _) in config.listeners.iter().filter(|(_, it)| it.packet_size_max > REPLICATED_BYTES_MAX) {
+        let message = format!(
+            "listener.{name}.packet_size_max is above {REPLICATED_BYTES_MAX}, which is what one message may have between nodes"
+        );
+        problem(&format!("listener.{name}.packet_size_max"), message);
     }
     if peer.ip().is_unspecified() && cluster.advertise.is_none() {
         let message = format!(

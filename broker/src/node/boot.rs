@@ -12,7 +12,7 @@ use storage::{GroupId, Store};
 use super::ServeError;
 use crate::clock::NodeClock;
 use crate::config::{Config, OnQuota};
-use crate::route::{Restored, Router};
+use crate::route::{Followed, Restored, Router};
 use crate::usecase::isolation::Receipts;
 use crate::usecase::lease::LeaseError;
 
@@ -125,12 +125,16 @@ pub(super) async fn set_quotas(store: &Store, config: &Config) -> Result<(), Ser
 }
 
 /// The stored subscriptions of a durable lifetime that lives; `None`: it does not, any more.
-pub(crate) fn stored_routes(store: &Store, group: GroupId, lifetime: u64) -> Option<Restored> {
+pub(crate) fn stored_routes(store: &Store, boot: &Boot, group: GroupId, lifetime: u64) -> Option<Followed> {
     store.read(group, |rows| {
         let row = rows.session_by_lifetime(lifetime)?;
         let lives =
             row.durable && row.lifetime == lifetime && !matches!(row.state, SessionState::Ended { .. });
-        lives.then(|| restored(rows, row, group))
+        let owner = &row.owner;
+        let owned_here = row.state == SessionState::Active
+            && owner.node_id == boot.node_id
+            && owner.boot_id == boot.boot_id;
+        lives.then(|| Followed { session: restored(rows, row, group), owned_here })
     })
 }
 

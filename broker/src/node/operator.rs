@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use session::id::Key;
 use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState};
@@ -23,6 +24,9 @@ const SCAN_MAX: usize = 8_192;
 const SUBSCRIPTIONS_SHOWN: usize = 1_000;
 /// How long an End may take.
 const END_TIMEOUT_MS: u64 = 10_000;
+
+/// How long the check of health waits for a majority.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The running node, as operators see it.
 #[derive(Debug)]
@@ -72,7 +76,9 @@ impl AdminPort for Operator {
     }
 
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {
-        Box::pin(async move { vec![self.check_store().await, self.check_lease(), self.check_cluster()] })
+        Box::pin(
+            async move { vec![self.check_store().await, self.check_lease(), self.check_cluster().await] },
+        )
     }
 }
 
@@ -83,19 +89,20 @@ impl Operator {
         newest.map_err(|error| PortError::Unavailable(error.to_string()))
     }
 
-    fn check_cluster(&self) -> Check {
-        let leaderless: Vec<String> = (self.shared.store.status().iter())
-            .filter(|group| group.leader.is_none())
-            .map(|group| group.group.0.to_string())
-            .collect();
-        let result = if leaderless.is_empty() {
-            Ok(())
-        } else {
-            let groups = leaderless.join(", ");
-            Err(format!(
-                "no leader for group {groups}: a majority of the nodes is needed; see `exactmq cluster status`"
-            ))
-        };
+    /// Whether every group has a leader that a majority confirms.
+    async fn check_cluster(&self) -> Check {
+        let store = &self.shared.store;
+        let mut result = Ok(());
+        for group in store.status() {
+            let confirmed = tokio::time::timeout(CONFIRM_TIMEOUT, store.barrier(group.group));
+            if group.leader.is_none() || !matches!(confirmed.await, Ok(Ok(()))) {
+                let group = group.group.0;
+                result = Err(format!(
+                    "no leader for group {group} that a majority confirms: more of the nodes are needed; see `exactmq cluster status`"
+                ));
+                break;
+            }
+        }
         Check { name: "cluster", result }
     }
 

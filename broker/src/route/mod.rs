@@ -18,7 +18,7 @@ mod router_test;
 pub use cache::PlanCache;
 pub use plan::{Destination, Grant, Plan};
 pub use readers::Readers;
-pub use router::{LiveTarget, Restored, Route, Router, Snapshot, SnapshotCache};
+pub use router::{Followed, LiveTarget, Restored, Route, Router, Snapshot, SnapshotCache};
 pub use select::{Outgoing, Shape, Sink, select, select_local, stamp_hash};
 pub use subscriber::{PartyId, Subscriber};
 pub use subscription::{Member, ShareGroup, Sub};

@@ -85,6 +85,14 @@ pub struct Restored {
     pub filters: Vec<(TopicFilter, SubscriptionOptions)>,
 }
 
+/// The same while the node runs.
+#[derive(Debug)]
+pub struct Followed {
+    pub session: Restored,
+    /// Its owner is a connection of this boot.
+    pub owned_here: bool,
+}
+
 impl Router {
     /// An empty one; `access` says what a subscriber may be sent.
     #[must_use]
@@ -187,10 +195,10 @@ impl Router {
 
     /// Makes the subscriptions of durable lifetimes what `stored` says, under one new version of the index; `None`: the lifetime is over.
     /// What is stored is read under the writer's lock: a change that a connection here makes meanwhile comes after it.
-    pub fn follow(&self, inboxes: &[(GroupId, u64)], stored: impl Fn(GroupId, u64) -> Option<Restored>) {
+    pub fn follow(&self, inboxes: &[(GroupId, u64)], stored: impl Fn(GroupId, u64) -> Option<Followed>) {
         let mut writer = self.writer.lock();
         for (group, lifetime) in inboxes {
-            let Some(session) = stored(*group, *lifetime) else {
+            let Some(Followed { session, owned_here }) = stored(*group, *lifetime) else {
                 if let Some(subscriber) = writer.directory.get(&(*group, *lifetime)).cloned() {
                     self.forget_locked(&mut writer, &subscriber);
                 }
@@ -199,13 +207,16 @@ impl Router {
             let subscriber =
                 self.open_durable(&mut writer, &session.key, session.user.as_ref(), session.inbox);
             let known = subscriber.filters.lock().clone();
-            for filter in
-                known.iter().filter(|known| !session.filters.iter().any(|(filter, _)| filter == *known))
-            {
+            let mut wanted: Vec<&TopicFilter> = session.filters.iter().map(|(filter, _)| filter).collect();
+            wanted.sort_unstable();
+            for filter in known.iter().filter(|filter| wanted.binary_search(filter).is_err()) {
                 writer.remove(&subscriber, filter);
             }
             for (filter, options) in &session.filters {
-                self.add(&mut writer, &subscriber, filter, *options);
+                // The worker of a connection here keeps the options of what it subscribed itself.
+                if !(owned_here && known.binary_search(filter).is_ok()) {
+                    self.add(&mut writer, &subscriber, filter, *options);
+                }
             }
         }
         self.publish(&mut writer);
