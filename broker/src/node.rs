@@ -41,6 +41,7 @@ use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
 use crate::cluster::services::services;
 use crate::cluster::{LinkError, Links, Member};
 use crate::config::Config;
+use crate::forward::Forwarding;
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
@@ -179,6 +180,7 @@ impl Node {
         let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
+        let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), clock.clone(), &metrics));
         let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
         let data_dir = config.node.data_dir.clone();
         let member = Arc::new(Member::new(
@@ -195,6 +197,7 @@ impl Node {
             store,
             owners,
             router,
+            forwarding,
             auth,
             metrics,
             workers,
@@ -241,8 +244,12 @@ impl Node {
         if let Some(links) = &self.member.links {
             let join =
                 JoinService::new(self.shared.store.clone(), &config.node.data_dir, self.shared.boot.node_id);
-            let address = links.listen(services(&self.shared, join)).await?;
+            let answered = self.shared.forwarding.serve(services(&self.shared, join));
+            let address = links.listen(answered).await?;
             tracing::info!(%address, "peers are let in");
+            links.follow(&self.member.members());
+            self.shared.forwarding.start(links.clone());
+            self.shared.forwarding.settled(ROUTES_WAIT).await;
             self.tasks.push(tokio::spawn(self.member.clone().follow_forever()));
         }
         self.listen(config)?;
@@ -389,6 +396,7 @@ impl Node {
             tracing::warn!(left_open, "connections did not end in time");
         }
         shared.owners.stop_admission();
+        shared.forwarding.stop();
         let stopped = Self::retire(&shared, &boots, deadline).await;
         lease.abort();
         for task in &tasks {
@@ -486,6 +494,9 @@ impl Settle {
         Ok(())
     }
 }
+
+/// How long a start waits for what other nodes have subscribers of; until it is known, they get everything.
+const ROUTES_WAIT: Duration = Duration::from_millis(500);
 
 /// Between two attempts at groups that have no majority.
 const SETTLE_PAUSE: Duration = Duration::from_millis(250);

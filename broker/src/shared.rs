@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::auth::Authority;
 use crate::clock::NodeClock;
+use crate::forward::Forwarding;
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::{Router, Subscriber};
@@ -43,6 +44,8 @@ pub struct Shared {
     pub store: storage::Store,
     pub owners: Arc<Owners>,
     pub router: Arc<Router>,
+    /// Live subscribers on other nodes.
+    pub forwarding: Arc<Forwarding>,
     pub auth: Arc<Authority>,
     pub metrics: Arc<Metrics>,
     /// The data plane, from any thread.

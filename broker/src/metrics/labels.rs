@@ -66,6 +66,12 @@ labels! {
         TooLarge = "too_large",
         NotAuthorized = "not_authorized",
         MailboxFull = "mailbox_full",
+        /// Too much waits for another node.
+        ForwardQueueFull = "forward_queue_full",
+        /// Another node was lost, or took nothing, before it had the message.
+        ForwardLost = "forward_lost",
+        /// Larger than what the link to another node carries.
+        ForwardTooLarge = "forward_too_large",
         /// The node holds as many retained messages as it may, or the value is too large to be retained.
         Retained = "retained",
     }

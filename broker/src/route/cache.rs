@@ -49,7 +49,7 @@ impl PlanCache {
         {
             return Rc::clone(&slot.plan);
         }
-        let plan = Rc::new(Plan::resolve(&snapshot.tree, topic, self.worker, readers));
+        let plan = Rc::new(Plan::resolve(snapshot, topic, self.worker, readers));
         if topic.len() <= TOPIC_BYTES_MAX {
             let (version, epoch) = (snapshot.version, readers.epoch());
             self.keep(at, Slot { version, epoch, topic: topic.into(), plan: Rc::clone(&plan) });

@@ -4,21 +4,29 @@
 //! A worker resolves a topic to a [`Plan`] once per version of the index and keeps it ([`PlanCache`]); per message only
 //! [`select`] runs: it looks at QoS, RETAIN, No Local and at who is connected.
 
+mod announced;
 mod cache;
 mod plan;
 mod readers;
+mod remote;
 mod router;
 mod select;
 mod subscriber;
 mod subscription;
 
 #[cfg(test)]
+mod nodes_test;
+#[cfg(test)]
 mod router_test;
 
+pub use announced::{Announced, RouteChange, Since};
 pub use cache::PlanCache;
-pub use plan::{Destination, Grant, Plan};
+pub use plan::{Destination, Grant, Plan, Share};
 pub use readers::Readers;
+pub use remote::{Remote, RemoteShare};
 pub use router::{Followed, LiveTarget, Restored, Route, Router, Snapshot, SnapshotCache};
-pub use select::{Outgoing, Shape, Sink, select, select_local, stamp_hash};
+pub use select::{
+    Foreign, Outgoing, Shape, Sink, select, select_foreign, select_local, select_own, stamp_hash,
+};
 pub use subscriber::{PartyId, Subscriber};
 pub use subscription::{Member, ShareGroup, Sub};

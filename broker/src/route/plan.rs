@@ -6,10 +6,12 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use session::lifecycle::SubscriptionOptions;
 use session::message::QoS;
-use session::topic::{Matches, Tree};
+use session::topic::Matches;
 use smallvec::SmallVec;
 
 use super::readers::Readers;
+use super::remote::RemoteShare;
+use super::router::Snapshot;
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
 
@@ -76,7 +78,12 @@ impl Destination {
     /// What is delivered of a message of `publisher`; `None`: nothing (No Local).
     #[must_use]
     pub fn grant(&self, publisher: PartyId) -> Option<&Grant> {
-        if self.subscriber.id() != publisher {
+        self.grant_if(self.subscriber.id() == publisher)
+    }
+
+    /// The same for a message that is its own or not.
+    pub(super) fn grant_if(&self, is_own: bool) -> Option<&Grant> {
+        if !is_own {
             return Some(&self.grant);
         }
         match &self.own {
@@ -97,15 +104,26 @@ pub struct Plan {
     pub remote: SmallVec<[u16; 4]>,
     /// Sessions with an inbox.
     pub durable: Vec<Destination>,
-    pub shares: Vec<Arc<ShareGroup>>,
+    pub shares: Vec<Share>,
+    /// Other nodes that have live subscribers.
+    pub nodes: SmallVec<[u64; 2]>,
+}
+
+/// A shared subscription, with what this node knows of its members: those here and those with an inbox, and the nodes that have others.
+#[derive(Debug)]
+pub struct Share {
+    pub group: Option<Arc<ShareGroup>>,
+    pub nodes: Option<Arc<RemoteShare>>,
+    /// There are other nodes: a member with an inbox that has no connection here may have one there.
+    pub has_nodes: bool,
 }
 
 impl Plan {
     /// Resolves `topic` for `worker`; `None`: for a caller that has no connections.
     #[must_use]
-    pub fn resolve(tree: &Tree<Sub>, topic: &str, worker: Option<u16>, readers: &Readers) -> Self {
+    pub fn resolve(snapshot: &Snapshot, topic: &str, worker: Option<u16>, readers: &Readers) -> Self {
         let mut matches = Matches::new();
-        tree.matches(topic, &mut matches);
+        snapshot.tree.matches(topic, &mut matches);
         let mut builder = Builder::default();
         let distinct = matches.slices.len() == 1;
         for sub in matches.slices.iter().flat_map(|slice| slice.iter()) {
@@ -119,19 +137,33 @@ impl Plan {
             builder.shares =
                 builder.shares.iter().filter_map(|group| group.readable(readers, topic)).collect();
         }
-        builder.finish(worker)
+        let has_nodes = snapshot.remote.has_nodes;
+        let mut plan = builder.finish(worker, has_nodes);
+        let (nodes, shares) = snapshot.remote.matches(topic);
+        plan.nodes = nodes;
+        for nodes in shares {
+            let known = plan
+                .shares
+                .iter_mut()
+                .find(|share| share.group.as_ref().is_some_and(|group| group.filter == nodes.filter));
+            match known {
+                Some(share) => share.nodes = Some(nodes),
+                None => plan.shares.push(Share { group: None, nodes: Some(nodes), has_nodes }),
+            }
+        }
+        plan
     }
 
     /// Whether nobody gets anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.local.is_empty() && self.remote.is_empty() && self.durable.is_empty() && self.shares.is_empty()
+        self.local.is_empty() && self.is_local()
     }
 
     /// Whether every message goes to connections of this worker only.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.remote.is_empty() && self.durable.is_empty() && self.shares.is_empty()
+        self.remote.is_empty() && self.durable.is_empty() && self.shares.is_empty() && self.nodes.is_empty()
     }
 
     /// A measure of its size, for the bound of a cache.
@@ -171,8 +203,10 @@ impl Builder {
         self.index.get(&id).copied()
     }
 
-    fn finish(self, worker: Option<u16>) -> Plan {
-        let mut plan = Plan { shares: self.shares, ..Plan::default() };
+    fn finish(self, worker: Option<u16>, has_nodes: bool) -> Plan {
+        let share = |group| Share { group: Some(group), nodes: None, has_nodes };
+        let shares = self.shares.into_iter().map(share);
+        let mut plan = Plan { shares: shares.collect(), ..Plan::default() };
         for destination in self.all {
             if destination.subscriber.inbox.is_some() {
                 plan.durable.push(destination);

@@ -14,9 +14,11 @@ use session::topic::{TopicFilter, Tree};
 use smallvec::SmallVec;
 use storage::GroupId;
 
-use super::plan::Plan;
+use super::announced::Announced;
+use super::plan::{Plan, Share};
 use super::readers::Readers;
-use super::select::{Outgoing, Shape, Sink, select, select_member};
+use super::remote::{Remote, RemoteWriter};
+use super::select::{Outgoing, Shape, Sink, select, select_share};
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
 use crate::auth::Authoriser;
@@ -27,6 +29,8 @@ pub struct Snapshot {
     /// Grows with every change: a plan belongs to exactly one version.
     pub version: u64,
     pub tree: Tree<Sub>,
+    /// Subscribers of other nodes.
+    pub remote: Remote,
 }
 
 /// A reader's own handle on the current version: an atomic comparison per look, no reference count.
@@ -39,6 +43,7 @@ pub struct Router {
     access: Arc<dyn Authoriser>,
     writer: Mutex<Writer>,
     ids: AtomicU64,
+    announced: Arc<Announced>,
 }
 
 /// What only the one writer sees.
@@ -50,6 +55,8 @@ struct Writer {
     shares: HashMap<Arc<str>, Arc<ShareGroup>>,
     /// Durable subscribers by inbox.
     directory: HashMap<(GroupId, u64), Arc<Subscriber>>,
+    remote: RemoteWriter,
+    announced: Arc<Announced>,
 }
 
 /// Where a message goes, as found on one version of the index.
@@ -61,6 +68,8 @@ pub struct Route {
     pub live: Vec<LiveTarget>,
     /// Deliveries through inboxes, by group.
     pub durable: Vec<(GroupId, Vec<Target>)>,
+    /// Other nodes: to their connections, or to one member there of the share with this filter.
+    pub nodes: Vec<(u64, Option<Arc<str>>)>,
     /// Whether the message has any subscriber.
     pub matched: bool,
 }
@@ -98,16 +107,21 @@ impl Router {
     #[must_use]
     pub fn new(access: Arc<dyn Authoriser>) -> Self {
         let tree = Tree::new();
+        let announced = Arc::<Announced>::default();
+        let first = Snapshot { version: 1, tree: tree.clone(), remote: Remote::default() };
         Self {
-            current: Arc::new(ArcSwap::from_pointee(Snapshot { version: 1, tree: tree.clone() })),
+            current: Arc::new(ArcSwap::from_pointee(first)),
             access,
             writer: Mutex::new(Writer {
                 tree,
                 version: 1,
                 shares: HashMap::new(),
                 directory: HashMap::new(),
+                remote: RemoteWriter::default(),
+                announced: Arc::clone(&announced),
             }),
             ids: AtomicU64::new(1),
+            announced,
         }
     }
 
@@ -134,11 +148,60 @@ impl Router {
     /// The session is connected from now on.
     pub fn attach(&self, subscriber: &Subscriber, link: LinkId) {
         subscriber.set_live(link);
+        if subscriber.inbox.is_some() && self.announced.is_active() {
+            self.writer.lock().announce(subscriber);
+        }
     }
 
     /// The connection at `link` is gone; does nothing when another one attached since.
     pub fn detach(&self, subscriber: &Subscriber, link: LinkId) {
         subscriber.clear_live(link);
+        if subscriber.announced.load(Ordering::Relaxed) {
+            self.writer.lock().conceal(subscriber);
+        }
+    }
+
+    /// Other nodes are to be told of the subscriptions of this one from now on; what they are told.
+    pub fn announce(&self) -> Arc<Announced> {
+        let writer = self.writer.lock();
+        self.announced.activate();
+        for subscriber in writer.directory.values() {
+            writer.announce(subscriber);
+        }
+        Arc::clone(&self.announced)
+    }
+
+    /// Number of the last change that other nodes have to know of; every subscription that was made before is in it.
+    #[must_use]
+    pub fn announced(&self) -> u64 {
+        self.announced.number()
+    }
+
+    /// Another node has subscribers of these filters, or has none any more; later publishes on this node see it.
+    pub fn change_remote<'a>(&self, node: u64, changes: impl IntoIterator<Item = (&'a TopicFilter, bool)>) {
+        let mut writer = self.writer.lock();
+        for (filter, added) in changes {
+            if added {
+                writer.remote.add(node, filter);
+            } else {
+                writer.remote.remove(node, filter);
+            }
+        }
+        self.publish(&mut writer);
+    }
+
+    /// Whether there is no other node from now on.
+    pub fn set_alone(&self, is_alone: bool) {
+        let mut writer = self.writer.lock();
+        writer.remote.set_has_nodes(!is_alone);
+        self.publish(&mut writer);
+    }
+
+    /// The other nodes that get every message from now on, because it is not known for certain what they have subscribers of.
+    pub fn send_everything(&self, nodes: &[u64]) {
+        let mut writer = self.writer.lock();
+        writer.remote.set_everything(nodes);
+        self.publish(&mut writer);
     }
 
     /// Adds or replaces subscriptions; when it returns, every later publish on this node sees them. For each filter
@@ -257,7 +320,7 @@ impl Router {
         stamp: Option<u64>,
     ) -> Route {
         let snapshot = self.current.load();
-        let plan = Plan::resolve(&snapshot.tree, message.topic(), None, &self.readers());
+        let plan = Plan::resolve(&snapshot, message.topic(), None, &self.readers());
         let outgoing =
             Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline, stamp };
         let mut route = Route::default();
@@ -269,23 +332,18 @@ impl Router {
     /// other one that may. `stamp`: see [`Outgoing::stamp`].
     #[must_use]
     pub fn route_shared(&self, filter: &str, message: &Message, stamp: Option<u64>) -> Route {
-        let group = self.writer.lock().shares.get(filter).cloned();
+        let (group, nodes, has_nodes) = {
+            let writer = self.writer.lock();
+            let (group, nodes) = (writer.shares.get(filter), writer.remote.share(filter));
+            (group.cloned(), nodes.cloned(), writer.remote.has_nodes())
+        };
         let readers = self.readers();
         let mut route = Route::default();
-        let Some(group) = group.and_then(|group| group.readable(&readers, message.topic())) else {
-            return route;
-        };
-        let picked = match stamp {
-            Some(stamp) => group.pick_stamped(stamp),
-            None => group.pick(),
-        };
-        if let Some(member) = picked {
-            let (qos, retain) = (message.qos, message.retain);
-            let outgoing =
-                Outgoing { qos, retain, publisher: PartyId::default(), queue_qos0_offline: false, stamp };
-            select_member(&group, member, &outgoing, &mut route);
-            route.matched = true;
-        }
+        let group = group.and_then(|group| group.readable(&readers, message.topic()));
+        let (qos, retain) = (message.qos, message.retain);
+        let outgoing =
+            Outgoing { qos, retain, publisher: PartyId::default(), queue_qos0_offline: false, stamp };
+        route.matched = select_share(&Share { group, nodes, has_nodes }, &outgoing, &mut route);
         route
     }
 
@@ -340,6 +398,9 @@ impl Router {
             Ok(_) => false,
             Err(at) => {
                 filters.insert(at, filter.clone());
+                if subscriber.announces(filter) {
+                    self.announced.hold(&filter.full);
+                }
                 true
             }
         }
@@ -356,12 +417,14 @@ impl Router {
         for filter in &filters {
             writer.take_out(subscriber, filter);
         }
+        subscriber.announced.store(false, Ordering::Relaxed);
         self.publish(writer);
     }
 
     fn publish(&self, writer: &mut Writer) {
         writer.version += 1;
-        self.current.store(Arc::new(Snapshot { version: writer.version, tree: writer.tree.clone() }));
+        let (version, tree, remote) = (writer.version, writer.tree.clone(), writer.remote.version());
+        self.current.store(Arc::new(Snapshot { version, tree, remote }));
     }
 }
 
@@ -376,7 +439,34 @@ impl Writer {
         true
     }
 
+    /// Tells other nodes of the filters of a session with an inbox that is connected here.
+    fn announce(&self, subscriber: &Subscriber) {
+        if !subscriber.is_live() || subscriber.announced.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let filters = subscriber.filters.lock();
+        filters
+            .iter()
+            .filter(|filter| filter.share().is_none())
+            .for_each(|filter| self.announced.hold(&filter.full));
+    }
+
+    /// It is connected here no more, unless it is again.
+    fn conceal(&self, subscriber: &Subscriber) {
+        if subscriber.is_live() || !subscriber.announced.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let filters = subscriber.filters.lock();
+        filters
+            .iter()
+            .filter(|filter| filter.share().is_none())
+            .for_each(|filter| self.announced.release(&filter.full));
+    }
+
     fn take_out(&mut self, subscriber: &Arc<Subscriber>, filter: &TopicFilter) {
+        if subscriber.announces(filter) {
+            self.announced.release(&filter.full);
+        }
         if filter.share().is_none() {
             self.tree.remove(filter.pattern(), subscriber.id());
             return;
@@ -406,6 +496,10 @@ impl Sink for Route {
 
     fn remote(&mut self, worker: u16) {
         self.workers.push(worker);
+    }
+
+    fn node(&mut self, node: u64, share: Option<&Arc<str>>) {
+        self.nodes.push((node, share.cloned()));
     }
 
     fn durable(&mut self, group: GroupId, target: Target) {

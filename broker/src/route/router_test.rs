@@ -53,6 +53,7 @@ struct Deliveries {
     live: Vec<(u32, QoS, bool, Vec<u32>)>,
     durable: Vec<(u64, QoS, bool, Vec<u32>)>,
     remote: Vec<u16>,
+    nodes: Vec<(u64, Option<String>)>,
 }
 
 impl Sink for Deliveries {
@@ -62,6 +63,10 @@ impl Sink for Deliveries {
 
     fn remote(&mut self, worker: u16) {
         self.remote.push(worker);
+    }
+
+    fn node(&mut self, node: u64, share: Option<&Arc<str>>) {
+        self.nodes.push((node, share.map(ToString::to_string)));
     }
 
     fn durable(&mut self, _group: GroupId, target: session::lifecycle::Target) {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use gateway::link::LinkId;
+use session::id::Key;
 use session::lifecycle::{Stamp, Target};
 use session::message::QoS;
 use smallvec::SmallVec;
 use storage::GroupId;
 
-use super::plan::{Grant, Plan};
+use super::plan::{Destination, Grant, Plan, Share};
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup};
 
@@ -27,6 +28,17 @@ pub struct Outgoing {
     pub queue_qos0_offline: bool,
     /// Identity of a message whose routing may be repeated: its share groups pick by it ([`stamp_hash`]).
     pub stamp: Option<u64>,
+}
+
+/// What another node sent a message for.
+#[derive(Debug, Clone, Copy)]
+pub struct Foreign<'a> {
+    /// The session that published it there, for No Local; `None`: nobody's.
+    pub publisher: Option<&'a Key>,
+    /// To every matching subscriber that has a connection here.
+    pub everyone: bool,
+    /// To one member of each of these shares (whole filters).
+    pub shares: &'a [Arc<str>],
 }
 
 /// What [`Outgoing::stamp`] is for a stamp.
@@ -52,6 +64,8 @@ pub trait Sink {
     fn remote(&mut self, worker: u16);
     /// To an inbox.
     fn durable(&mut self, group: GroupId, target: Target);
+    /// To another node: to its connections, or with `share` to one member there of the share with this filter.
+    fn node(&mut self, node: u64, share: Option<&Arc<str>>);
 }
 
 /// What distinguishes the encodings of one message.
@@ -76,16 +90,83 @@ pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
         matched = true;
         one(&destination.subscriber, shape(grant, message), message, sink);
     }
-    for group in &plan.shares {
-        let picked = match message.stamp {
-            Some(stamp) => group.pick_stamped(stamp),
-            None => group.pick(),
-        };
-        let Some(member) = picked else { continue };
+    for share in &plan.shares {
+        matched |= select_share(share, message, sink);
+    }
+    for node in &plan.nodes {
         matched = true;
-        select_member(group, member, message, sink);
+        sink.node(*node, None);
     }
     matched
+}
+
+/// One member of a share, on any node, and whether there is one. Publishers of all nodes go by the same rule: a repeated message to the
+/// inbox that its stamp chooses; else to a member that is connected to the publisher's node; else to the next node in turn that has
+/// members without inbox, which chooses one of them; else to an inbox, which takes QoS 0 too where there are other nodes, since its session
+/// may be connected to one of them.
+pub(super) fn select_share(share: &Share, message: &Outgoing, sink: &mut impl Sink) -> bool {
+    let group = share.group.as_ref();
+    let picked = match (group, &share.nodes, message.stamp) {
+        (Some(group), None, Some(stamp)) => group.pick_stamped(stamp),
+        (Some(group), None, None) => group.pick(),
+        (Some(group), Some(_), stamp) => {
+            stamp.and_then(|stamp| group.pick_inbox(stamp)).or_else(|| group.pick_connected())
+        }
+        (None, ..) => None,
+    };
+    match (group, picked, &share.nodes) {
+        (Some(group), Some(member), _) => {
+            let queue_qos0_offline = message.queue_qos0_offline || share.has_nodes;
+            select_member(group, member, &Outgoing { queue_qos0_offline, ..*message }, sink);
+        }
+        (_, None, Some(nodes)) | (None, Some(_), Some(nodes)) => sink.node(nodes.pick(), Some(&nodes.filter)),
+        (_, None, None) | (None, Some(_), None) => return false,
+    }
+    true
+}
+
+/// Hands out a message that another node sent here: to connections alone, never to an inbox and never to a node, which the sender saw
+/// to. A durable session that is connected here gets with QoS 0 what its inbox does not keep.
+pub fn select_foreign(plan: &Plan, message: &Outgoing, foreign: &Foreign<'_>, sink: &mut impl Sink) {
+    if foreign.everyone {
+        select_own(plan, message, foreign.publisher, sink);
+        for worker in &plan.remote {
+            sink.remote(*worker);
+        }
+        for destination in &plan.durable {
+            let Some(grant) = destination.grant_if(is_own(destination, foreign.publisher)) else { continue };
+            let shape = shape(grant, message);
+            if let Some(live) = destination.subscriber.live()
+                && shape.qos == QoS::AtMostOnce
+                && !message.queue_qos0_offline
+            {
+                sink.live(live, shape);
+            }
+        }
+    }
+    for group in plan.shares.iter().filter_map(|share| share.group.as_ref()) {
+        if foreign.shares.contains(&group.filter)
+            && let Some(member) = group.pick_without_inbox()
+        {
+            select_member(group, member, message, sink);
+        }
+    }
+}
+
+/// As [`select_local`], for a message that another node sent.
+pub fn select_own(plan: &Plan, message: &Outgoing, publisher: Option<&Key>, sink: &mut impl Sink) {
+    for destination in &plan.local {
+        if let Some(grant) = destination.grant_if(is_own(destination, publisher))
+            && let Some(live) = destination.subscriber.live()
+        {
+            sink.live(live, shape(grant, message));
+        }
+    }
+}
+
+/// [MQTT-3.8.3-3] goes by the ClientID.
+fn is_own(destination: &Destination, publisher: Option<&Key>) -> bool {
+    publisher.is_some_and(|publisher| destination.subscriber.key == *publisher)
 }
 
 /// The delivery of a share group's message to the member that takes it.

@@ -1,7 +1,7 @@
 //! A session as the routing sees it: where its connection is right now, and where its inbox is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use gateway::link::LinkId;
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ pub struct Subscriber {
     serial: AtomicU32,
     /// Exchanges in flight, as its connection last told: a hint for shared subscriptions.
     load: AtomicU32,
+    /// A session with an inbox whose filters other nodes are told of, since it is connected here. Changed under the router's writer lock only.
+    pub(super) announced: AtomicBool,
     /// Its filters, sorted; changed under the router's writer lock only.
     pub(super) filters: Mutex<Vec<TopicFilter>>,
 }
@@ -45,6 +47,7 @@ impl Subscriber {
             place: AtomicU64::new(OFFLINE),
             serial: AtomicU32::new(0),
             load: AtomicU32::new(0),
+            announced: AtomicBool::new(false),
             filters: Mutex::new(Vec::new()),
         }
     }
@@ -104,6 +107,14 @@ impl Subscriber {
     #[must_use]
     pub fn has(&self, filter: &TopicFilter) -> bool {
         self.filters.lock().binary_search(filter).is_ok()
+    }
+
+    /// Whether other nodes have to know that it subscribes to `filter`.
+    pub(super) fn announces(&self, filter: &TopicFilter) -> bool {
+        match self.inbox {
+            None => true,
+            Some(_) => filter.share().is_none() && self.announced.load(Ordering::Relaxed),
+        }
     }
 
     pub(super) fn set_live(&self, link: LinkId) {

@@ -82,11 +82,33 @@ impl ShareGroup {
         best.map(|(member, _)| member).or(offline)
     }
 
+    /// The next connected member in turn.
+    #[must_use]
+    pub fn pick_connected(&self) -> Option<&Member> {
+        self.pick().filter(|member| member.subscriber.is_live())
+    }
+
+    /// The next connected member in turn that has no inbox: what another node announced.
+    #[must_use]
+    pub fn pick_without_inbox(&self) -> Option<&Member> {
+        let len = self.members.len();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        (0..len)
+            .map(|step| &self.members[turn.wrapping_add(step) % len])
+            .find(|member| member.subscriber.inbox.is_none() && member.subscriber.is_live())
+    }
+
     /// The member that takes a message whose routing may be repeated after a loss: the same one for the same `stamp`, whoever is
     /// connected, so that the repetition meets the inbox that may have the message already ([MQTT-4.3.3-10]). Only inboxes
     /// de-duplicate: without a member that has one for it, as [`Self::pick`].
     #[must_use]
     pub fn pick_stamped(&self, stamp: u64) -> Option<&Member> {
+        self.pick_inbox(stamp).or_else(|| self.pick())
+    }
+
+    /// The same, of the members with an inbox alone: every node knows all of them, so every node chooses the same one.
+    #[must_use]
+    pub fn pick_inbox(&self, stamp: u64) -> Option<&Member> {
         let choice = FixedState::with_seed(stamp);
         // The highest hash wins: a member that comes or goes moves only its own messages.
         self.members
@@ -95,7 +117,6 @@ impl ShareGroup {
             .filter_map(|member| Some((member, member.subscriber.inbox?)))
             .max_by_key(|(_, (group, lifetime))| choice.hash_one((group.0, *lifetime)))
             .map(|(member, _)| member)
-            .or_else(|| self.pick())
     }
 
     /// The group of those members that may read `topic`; `None`: nobody may.

@@ -1,15 +1,18 @@
-//! What a turn collects for others: proposals by group and messages by worker. They leave together when it ends.
+//! What a turn collects for others: proposals by group, messages by worker and by node. They leave together when it ends.
 
 use storage::{GroupId, Proposal};
 
 use super::Worker;
 use super::mail::Parcel;
+use crate::forward::Forward;
 use crate::metrics::DropReason;
 
 #[derive(Debug)]
 pub(super) struct Batch {
     proposals: Box<[Vec<Proposal>]>,
     parcels: Box<[Vec<Parcel>]>,
+    /// By node.
+    forwards: Vec<(u64, Vec<Forward>)>,
     is_empty: bool,
 }
 
@@ -18,6 +21,7 @@ impl Batch {
         Self {
             proposals: (0..groups).map(|_| Vec::new()).collect(),
             parcels: (0..workers).map(|_| Vec::new()).collect(),
+            forwards: Vec::new(),
             is_empty: true,
         }
     }
@@ -30,6 +34,14 @@ impl Batch {
     pub(super) fn send(&mut self, worker: u16, parcel: Parcel) {
         self.is_empty = false;
         self.parcels[usize::from(worker)].push(parcel);
+    }
+
+    pub(super) fn forward(&mut self, node: u64, forward: Forward) {
+        self.is_empty = false;
+        match self.forwards.iter_mut().find(|(other, _)| *other == node) {
+            Some((_, forwards)) => forwards.push(forward),
+            None => self.forwards.push((node, vec![forward])),
+        }
     }
 }
 
@@ -51,6 +63,12 @@ impl Worker {
                 if dropped > 0 {
                     self.stats.dropped(DropReason::MailboxFull, dropped);
                 }
+            }
+        }
+        for (node, forwards) in batch.forwards.drain(..) {
+            let dropped = self.shared.forwarding.send(node, forwards);
+            if dropped > 0 {
+                self.stats.dropped(DropReason::ForwardQueueFull, dropped);
             }
         }
     }

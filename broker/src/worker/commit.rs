@@ -1,4 +1,4 @@
-//! Commands under way: who waits for which reply, under which scope, and what happens when it comes.
+//! Commands and other things under way: who waits for which reply, under which scope, and what happens when it comes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use storage::{Done, GroupId, Proposal, StorageError};
 use super::Worker;
 use super::client::{Event, Post, Session};
 use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
+use crate::forward::Waiter;
 use crate::metrics::DropReason;
 
 /// What goes on when a command is committed.
@@ -27,6 +28,10 @@ pub(super) enum Op {
     Appended {
         publish: u64,
     },
+    /// A publish was taken by another node for its live subscribers.
+    Forwarded {
+        publish: u64,
+    },
     /// PUBREL of a durable session: PUBCOMP is owed.
     Released {
         packet_id: u16,
@@ -36,6 +41,8 @@ pub(super) enum Op {
         received: SmallVec<[u16; 8]>,
     },
     Subscribed(Box<SubscribeTicket>),
+    /// Other nodes know of the subscriptions of a session without inbox. For each filter whether it is new.
+    Announced(Box<(SubscribeTicket, SmallVec<[bool; 4]>)>),
     Unsubscribed(Box<UnsubscribeTicket>),
     /// A retained message was appended to the session's own inbox.
     Fed,
@@ -62,13 +69,19 @@ pub(super) struct Committed {
 impl Worker {
     /// Proposes a command in the session's turn; its reply comes back as `op`. False outside of a turn (fenced).
     pub(super) fn propose(&self, session: &mut Session, group: GroupId, command: Command, op: Op) -> bool {
-        let Some(scope) = session.scopes.share() else { return false };
+        let Some(Waiter { port, token }) = self.pend(session, op) else { return false };
+        let done = Done::Port { port, token };
+        self.batch.borrow_mut().propose(group, Proposal { command, done });
+        true
+    }
+
+    /// Keeps the turn open for something that comes back as `op`. `None` outside of a turn (fenced).
+    pub(super) fn pend(&self, session: &mut Session, op: Op) -> Option<Waiter> {
+        let scope = session.scopes.share()?;
         let post = Rc::clone(&session.post);
         let token = self.pending.borrow_mut().insert(Pending { post, op, scope, proposed: self.now.get() });
         let port = Arc::clone(&self.port) as Arc<dyn storage::CompletionPort>;
-        let done = Done::Port { port, token: token as u64 };
-        self.batch.borrow_mut().propose(group, Proposal { command, done });
-        true
+        Some(Waiter { port, token: token as u64 })
     }
 
     /// Replies came back from the store.
@@ -77,7 +90,9 @@ impl Worker {
             let pending =
                 usize::try_from(token).ok().and_then(|token| self.pending.borrow_mut().try_remove(token));
             let Some(Pending { post, op, scope, proposed }) = pending else { continue };
-            if let Some(recorder) = &self.recorder {
+            if let Some(recorder) = &self.recorder
+                && !matches!(op, Op::Forwarded { .. } | Op::Announced(_))
+            {
                 recorder.commit(self.now.get().0.saturating_sub(proposed.0));
             }
             let committed = Committed { op, reply, scope };
@@ -177,6 +192,7 @@ impl Worker {
                 self.count_quota(&reply);
                 session.publishes.appended(publish);
             }
+            (Op::Forwarded { publish }, _) => session.publishes.appended(publish),
             (Op::Fed, reply) => {
                 if let Reply::Fed { offset, over_quota } = reply {
                     self.stats.dropped(DropReason::InboxQuota, u64::from(over_quota));
@@ -204,6 +220,11 @@ impl Worker {
                 self.take_effect(&ticket);
                 if let Some(out) = out {
                     self.subscribed(session, &ticket, &new, out);
+                }
+            }
+            (Op::Announced(announced), _) => {
+                if let Some(out) = out {
+                    self.subscribed(session, &announced.0, &announced.1, out);
                 }
             }
             (Op::Unsubscribed(ticket), Reply::Unsubscribed { existed }) => {

@@ -13,7 +13,7 @@ use storage::GroupId;
 
 use super::Worker;
 use super::client::Event;
-use super::mail::Parcel;
+use super::mail::{Arrival, Parcel};
 use crate::metrics::DropReason;
 use crate::route::{LiveTarget, PartyId, Shape, Sink};
 
@@ -29,6 +29,16 @@ pub(super) struct Parts<'a> {
     pub qos: QoS,
     pub retain: bool,
     pub expires_at: Option<Millis>,
+}
+
+/// What another node gets of a message.
+#[derive(Debug)]
+pub(super) struct NodeTarget {
+    pub node: u64,
+    /// All its connections that match.
+    pub everyone: bool,
+    /// One member of each of these shares.
+    pub shares: SmallVec<[Arc<str>; 1]>,
 }
 
 /// An encoding of the message.
@@ -50,6 +60,8 @@ pub(super) struct Fanout<'a> {
     durable: SmallVec<[(GroupId, Vec<Target>); 4]>,
     /// Other workers: whether all their connections get it, and which ones get it singly.
     remote: SmallVec<[(u16, bool, Vec<LiveTarget>); 2]>,
+    /// Other nodes.
+    nodes: SmallVec<[NodeTarget; 2]>,
     only_inboxes: bool,
     /// Deliveries that an outbox took, by QoS.
     sent: [u64; 3],
@@ -66,6 +78,7 @@ impl<'a> Fanout<'a> {
             encoded: SmallVec::new(),
             durable: SmallVec::new(),
             remote: SmallVec::new(),
+            nodes: SmallVec::new(),
             only_inboxes: false,
             sent: [0; 3],
             refused: 0,
@@ -100,8 +113,29 @@ impl<'a> Fanout<'a> {
     pub(super) fn send_parcels(&mut self, publisher: PartyId) {
         for (worker, everyone, targets) in std::mem::take(&mut self.remote) {
             let message = self.message();
-            self.worker.batch.borrow_mut().send(worker, Parcel { message, publisher, everyone, targets });
+            let parcel = Parcel { message, publisher, foreign: None, everyone, targets, taken: None };
+            self.worker.batch.borrow_mut().send(worker, parcel);
         }
+    }
+
+    /// The same for a message of another node.
+    pub(super) fn pass_arrival(&mut self, arrival: &Arrival) {
+        for (worker, everyone, targets) in std::mem::take(&mut self.remote) {
+            let parcel = Parcel {
+                message: self.message(),
+                publisher: PartyId::default(),
+                foreign: arrival.publisher.clone(),
+                everyone,
+                targets,
+                taken: Some(Arc::clone(&arrival.taken)),
+            };
+            self.worker.batch.borrow_mut().send(worker, parcel);
+        }
+    }
+
+    /// What goes to other nodes.
+    pub(super) fn take_nodes(&mut self) -> SmallVec<[NodeTarget; 2]> {
+        std::mem::take(&mut self.nodes)
     }
 
     /// One delivery to a connection of this worker.
@@ -241,6 +275,23 @@ impl Sink for Fanout<'_> {
     fn remote(&mut self, worker: u16) {
         if !self.only_inboxes {
             self.remote_entry(worker).1 = true;
+        }
+    }
+
+    fn node(&mut self, node: u64, share: Option<&Arc<str>>) {
+        if self.only_inboxes {
+            return;
+        }
+        let at = match self.nodes.iter().position(|other| other.node == node) {
+            Some(at) => at,
+            None => {
+                self.nodes.push(NodeTarget { node, everyone: false, shares: SmallVec::new() });
+                self.nodes.len() - 1
+            }
+        };
+        match share {
+            Some(share) => self.nodes[at].shares.push(Arc::clone(share)),
+            None => self.nodes[at].everyone = true,
         }
     }
 

@@ -5,9 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use gateway::driver::Mailbox;
 use gateway::link::{CloseRequest, LinkId};
+use session::id::Key;
 use session::lifecycle::Reply;
 use session::message::Message;
+use smallvec::SmallVec;
 use storage::{CompletionPort, DeliveryPort, InboxEntry, Pushed, StorageError};
+use tokio::sync::watch;
 
 use super::retained::RetainedPage;
 use super::stats::{StatsView, WorkerStats};
@@ -25,6 +28,8 @@ const PARCEL_OVERHEAD: usize = 256;
 pub enum Mail {
     /// Messages for connections of the worker.
     Deliver(Vec<Parcel>),
+    /// Messages of other nodes, whose subscribers the worker chooses.
+    Arrived(Vec<Arrival>),
     /// Replies of committed commands, by token.
     Committed(Vec<(u64, Result<Reply, Arc<StorageError>>)>),
     /// Messages appended to inboxes whose sessions are connected here.
@@ -55,10 +60,41 @@ pub struct Parcel {
     pub message: Arc<Message>,
     /// For No Local.
     pub publisher: PartyId,
+    /// The publisher on another node, for No Local.
+    pub foreign: Option<Arc<Key>>,
     /// To every matching session without an inbox: the worker resolves them itself.
     pub everyone: bool,
     /// To these, past any inbox.
     pub targets: Vec<LiveTarget>,
+    /// Dropped when the outboxes have it: another node waits for that.
+    pub taken: Option<Arc<Taken>>,
+}
+
+/// One message that another node sent here for its live subscribers.
+#[derive(Debug)]
+pub struct Arrival {
+    pub message: Arc<Message>,
+    /// Who published it there; `None`: nobody.
+    pub publisher: Option<Arc<Key>>,
+    /// To every matching subscriber that is connected here.
+    pub everyone: bool,
+    /// To one member of each of these shares (whole filters).
+    pub shares: SmallVec<[Arc<str>; 1]>,
+    /// Dropped when the outboxes have it.
+    pub taken: Arc<Taken>,
+}
+
+/// Closes its channel when the last one who still has something to do with a batch drops it.
+#[derive(Debug)]
+pub struct Taken {
+    _open: watch::Sender<()>,
+}
+
+impl Taken {
+    #[must_use]
+    pub fn new(open: watch::Sender<()>) -> Self {
+        Self { _open: open }
+    }
 }
 
 impl Parcel {
@@ -154,6 +190,16 @@ impl Workers {
         transit.fetch_add(weight, Ordering::Relaxed);
         self.send(worker, Mail::Deliver(parcels));
         0
+    }
+
+    /// Hands messages of another node to a worker. What is on its way is bounded by the sender, who waits until it was taken.
+    pub(crate) fn arrive(&self, worker: u16, arrivals: Vec<Arrival>) {
+        self.send(worker, Mail::Arrived(arrivals));
+    }
+
+    /// Runs `work` on the control runtime.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.control.spawn(work));
     }
 
     /// The worker took these.

@@ -42,7 +42,7 @@ use crate::route::{Plan, PlanCache, Readers, SnapshotCache};
 use crate::shared::Shared;
 
 pub use client::{Event, Session};
-pub use mail::{Mail, Parcel, Workers};
+pub use mail::{Arrival, Mail, Parcel, Taken, Workers};
 pub use options::Options;
 pub use stats::{StatsView, WorkerStats};
 pub use sys::{SysTopics, Totals};
@@ -138,5 +138,8 @@ impl Worker {
     fn read_clock(&self) {
         self.now.set(self.shared.clock.tick());
         self.now_ms.set(self.shared.clock.millis());
+        if self.shared.forwarding.is_overdue(self.now.get()) {
+            self.shared.forwarding.look_again();
+        }
     }
 }

@@ -16,8 +16,9 @@ use session::time::Millis;
 use super::Worker;
 use super::client::Session;
 use super::commit::Op;
-use super::fanout::{Fanout, Parts};
+use super::fanout::{Fanout, NodeTarget, Parts};
 use super::publishes::Item;
+use crate::forward::Forward;
 use crate::metrics::DropReason;
 use crate::route::{Outgoing, PartyId, select, select_local, stamp_hash};
 
@@ -73,7 +74,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A message that other workers or inboxes get too.
+    /// A message that other workers, nodes or inboxes get too.
     fn publish_widely(&self, session: &mut Session, publish: &Publish<'_>, out: &mut Output) {
         let message = Arc::new(self.message(publish));
         let number = session.publishes.next_number();
@@ -189,12 +190,34 @@ impl Worker {
         let matched = select(&plan, &outgoing, &mut fanout);
         fanout.send_parcels(publisher);
         let mut appends = 0;
+        for target in fanout.take_nodes() {
+            appends += u16::from(self.forward(session, number, message, target));
+        }
         for (group, targets) in fanout.take_durable() {
             let append = Append { message: Message::clone(message), stamp: stamp.clone(), targets };
             let command = Command::Append(Box::new(append));
             appends += u16::from(self.propose(session, group, command, Op::Appended { publish: number }));
         }
         (appends, outcome(matched))
+    }
+
+    /// Leaves a message for another node; whether its acknowledgement waits for that node.
+    fn forward(
+        &self,
+        session: &mut Session,
+        number: u64,
+        message: &Arc<Message>,
+        NodeTarget { node, everyone, shares }: NodeTarget,
+    ) -> bool {
+        let done = match message.qos {
+            QoS::AtMostOnce => None,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => self.pend(session, Op::Forwarded { publish: number }),
+        };
+        let waits = done.is_some();
+        let publisher = Some(session.subscriber.key.clone());
+        let forward = Forward { message: Arc::clone(message), publisher, everyone, shares, done };
+        self.batch.borrow_mut().forward(node, forward);
+        waits
     }
 
     fn parts<'a>(&self, publish: &Publish<'a>, scratch: &'a mut Vec<u8>) -> Parts<'a> {

@@ -153,6 +153,12 @@ impl Worker {
             feed.take(self.shared.workers.sys().matching(filter));
             return true;
         }
+        if !self.shared.forwarding.is_alone() {
+            feed.loading = true;
+            let filter = filter.to_owned();
+            self.load_behind_barrier(link, filter, after);
+            return false;
+        }
         if after.is_none() && self.has_no_retained() {
             return true;
         }
@@ -175,6 +181,24 @@ impl Worker {
             port.send(Mail::Retained { link, found });
         });
         false
+    }
+
+    /// Looks up a page once this node has everything that was acknowledged, on any node, before (P7).
+    fn load_behind_barrier(&self, link: LinkId, filter: String, after: Option<Place>) {
+        let (store, port) = (self.shared.store.clone(), Arc::clone(&self.port));
+        self.shared.workers.spawn(async move {
+            let passed = match after {
+                None => barrier(&store, &filter).await,
+                Some(_) => Ok(()),
+            };
+            if let Err(error) = passed {
+                return port.send(Mail::Retained { link, found: Err(error) });
+            }
+            drop(tokio::task::spawn_blocking(move || {
+                let found = page(&store, &filter, after.as_ref()).map_err(Arc::new);
+                port.send(Mail::Retained { link, found });
+            }));
+        });
     }
 
     fn has_no_retained(&self) -> bool {
@@ -294,6 +318,23 @@ impl FromIterator<Arc<Message>> for RetainedPage {
     fn from_iter<I: IntoIterator<Item = Arc<Message>>>(messages: I) -> Self {
         Self { messages: messages.into_iter().collect(), bytes: 0, next: None }
     }
+}
+
+/// Waits for the groups that may hold retained messages of `filter`.
+async fn barrier(store: &Store, filter: &str) -> Result<(), Arc<StorageError>> {
+    if !filter.contains(['+', '#']) {
+        return store.barrier(store.group_of_topic(filter)).await;
+    }
+    let mut groups = tokio::task::JoinSet::new();
+    for group in (0..store.groups()).map(GroupId) {
+        let store = store.clone();
+        groups.spawn(async move { store.barrier(group).await });
+    }
+    let lost = |_| Arc::new(StorageError::Unavailable("the control runtime stops".to_owned()));
+    while let Some(passed) = groups.join_next().await {
+        passed.map_err(lost)??;
+    }
+    Ok(())
 }
 
 /// The retained messages that `filter` matches, behind `after`.

@@ -14,9 +14,9 @@ use super::Worker;
 use super::client::{Event, Session};
 use super::fanout::Fanout;
 use super::inbox::{cancel, is_expired, remaining_sec};
-use super::mail::{Mail, Parcel, token_link};
+use super::mail::{Arrival, Mail, Parcel, token_link};
 use crate::metrics::{CloseReason, DropReason};
-use crate::route::{Outgoing, Shape, select_local};
+use crate::route::{Foreign, Outgoing, PartyId, Shape, select_foreign, select_local, select_own};
 use crate::usecase::DisconnectInput;
 
 /// Unread completions are bounded by the scopes that produced them; new work is bounded by these.
@@ -238,6 +238,11 @@ impl Worker {
                     self.deliver_parcel(&parcel);
                 }
             }
+            Mail::Arrived(arrivals) => {
+                for arrival in arrivals {
+                    self.deliver_arrival(&arrival);
+                }
+            }
             Mail::Committed(batch) => self.committed(batch),
             Mail::Pushed(batch) => {
                 for pushed in batch {
@@ -258,6 +263,27 @@ impl Worker {
         }
     }
 
+    /// A message of another node, for connections of this one: this worker serves its own, and tells the other workers.
+    fn deliver_arrival(&self, arrival: &Arrival) {
+        let message = &arrival.message;
+        let plan = self.plan(message.topic());
+        let mut fanout = Fanout::of_message(self, message);
+        let outgoing = Outgoing {
+            qos: message.qos,
+            retain: message.retain,
+            publisher: PartyId::default(),
+            queue_qos0_offline: self.options.queue_qos0_offline,
+            stamp: None,
+        };
+        let foreign = Foreign {
+            publisher: arrival.publisher.as_deref(),
+            everyone: arrival.everyone,
+            shares: &arrival.shares,
+        };
+        select_foreign(&plan, &outgoing, &foreign, &mut fanout);
+        fanout.pass_arrival(arrival);
+    }
+
     /// A message of another worker, for connections of this one.
     fn deliver_parcel(&self, parcel: &Parcel) {
         let message: &Arc<session::message::Message> = &parcel.message;
@@ -271,7 +297,12 @@ impl Worker {
                 queue_qos0_offline: false,
                 stamp: None,
             };
-            select_local(&plan, &outgoing, &mut fanout);
+            match &parcel.foreign {
+                Some(publisher) => select_own(&plan, &outgoing, Some(publisher), &mut fanout),
+                None => {
+                    select_local(&plan, &outgoing, &mut fanout);
+                }
+            }
         }
         for target in &parcel.targets {
             let shape = Shape {

@@ -1,5 +1,5 @@
-//! SUBSCRIBE and UNSUBSCRIBE (§3.8 to §3.11): judged per filter, stored first when the session is durable, effective on this
-//! node before the answer (P7).
+//! SUBSCRIBE and UNSUBSCRIBE (§3.8 to §3.11): judged per filter, stored first when the session is durable, effective on
+//! every node before the answer (P7).
 
 use std::sync::Arc;
 
@@ -81,7 +81,14 @@ impl Worker {
             }
             _ => {
                 let new = self.shared.router.subscribe(&session.subscriber, &ticket.granted);
-                self.subscribed(session, &ticket, &new, out);
+                let number = self.shared.router.announced();
+                if ticket.granted.is_empty() || self.shared.forwarding.is_confirmed(number) {
+                    return self.subscribed(session, &ticket, &new, out);
+                }
+                // Not there only when fenced: then nobody is answered either.
+                if let Some(waiter) = self.pend(session, Op::Announced(Box::new((ticket, new)))) {
+                    self.shared.forwarding.confirm(number, waiter.port, waiter.token);
+                }
             }
         }
     }

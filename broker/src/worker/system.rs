@@ -10,6 +10,8 @@ use storage::{Done, Proposal};
 use tokio::sync::oneshot;
 
 use super::mail::Parcel;
+use crate::forward::Forward;
+use crate::metrics::DropReason;
 use crate::route::{PartyId, Route, stamp_hash};
 use crate::shared::Shared;
 use crate::usecase::heritage::{HandOn, Heirs, NotHandedOn};
@@ -97,6 +99,7 @@ impl SystemPublisher {
     }
 
     fn send(&self, message: &Arc<Message>, route: Route) {
+        self.send_to_nodes(message, &route.nodes);
         let mut parcels: Vec<(u16, Parcel)> =
             route.workers.iter().map(|worker| (*worker, parcel(message, true))).collect();
         for target in route.live {
@@ -110,6 +113,27 @@ impl SystemPublisher {
         }
         for (worker, parcel) in parcels {
             self.shared.workers.deliver(worker, vec![parcel]);
+        }
+    }
+}
+
+impl SystemPublisher {
+    /// To live subscribers of other nodes; nobody waits for it.
+    fn send_to_nodes(&self, message: &Arc<Message>, nodes: &[(u64, Option<Arc<str>>)]) {
+        for (at, (node, _)) in nodes.iter().enumerate() {
+            if nodes[..at].iter().any(|(earlier, _)| earlier == node) {
+                continue;
+            }
+            let of_node = || nodes.iter().filter(|(other, _)| other == node);
+            let forward = Forward {
+                message: Arc::clone(message),
+                publisher: None,
+                everyone: of_node().any(|(_, share)| share.is_none()),
+                shares: of_node().filter_map(|(_, share)| share.clone()).collect(),
+                done: None,
+            };
+            let dropped = self.shared.forwarding.send(*node, vec![forward]);
+            self.shared.metrics.control().dropped(DropReason::ForwardQueueFull, dropped);
         }
     }
 }
@@ -179,7 +203,14 @@ impl Heirs for SystemPublisher {
 }
 
 fn parcel(message: &Arc<Message>, everyone: bool) -> Parcel {
-    Parcel { message: Arc::clone(message), publisher: PartyId::default(), everyone, targets: Vec::new() }
+    Parcel {
+        message: Arc::clone(message),
+        publisher: PartyId::default(),
+        foreign: None,
+        everyone,
+        targets: Vec::new(),
+        taken: None,
+    }
 }
 
 /// Tells messages in the same execution apart.

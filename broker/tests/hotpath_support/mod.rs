@@ -1,7 +1,7 @@
 //! A node in this process and a client that pipelines: it sends packets without waiting and looks at everything that comes.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails the test")]
-#![allow(unreachable_pub, reason = "shared by one suite")]
+#![allow(unreachable_pub, dead_code, reason = "each suite uses a part")]
 
 use std::path::Path;
 use std::time::Duration;

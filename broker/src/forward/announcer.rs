@@ -1,0 +1,285 @@
+//! Tells one other node of this node's subscriptions, and who waits for it (service 130, the calling side).
+//!
+//! ```text
+//!          everything told, Finish about to leave                     a call failed
+//! Free ───────────────────────────────────────────▶ Counted ──────────────────────────▶ Doubted
+//!  ▲                                                   │ the node has no table               │
+//!  └───────────────────────────────────────────────────┴── Begin was answered, lease over ───┘
+//! ```
+//! A SUBACK waits for the nodes that are Counted or Doubted: those may hold a table that is valid and does not have the subscription.
+//! One that is Free cannot be reached, or sends everything here. The state changes before a call leaves that may make a table
+//! valid, because its answer can be lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use ownerrpc::link::services;
+use parking_lot::Mutex;
+use session::lifecycle::Reply;
+use storage::CompletionPort;
+use tokio::time::Instant;
+
+use super::tables::LEASE;
+use super::wire;
+use crate::clock::NodeClock;
+use crate::cluster::PeerCalls;
+use crate::route::{Announced, Since};
+
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(1);
+/// A table is confirmed so often when nothing changes.
+const BEAT: Duration = Duration::from_millis(750);
+/// What a lease may last longer at the other node than it was reckoned here: it looks at its clock ten times a second.
+const LEASE_SLACK: Duration = Duration::from_millis(500);
+/// Between two attempts, and two looks at a node that cannot be reached.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Changes in one call.
+const CHANGES_MAX: usize = 8_192;
+/// Bytes of filters in one call, unless one alone is larger: the other node takes them in without a pause.
+const PAGE_BYTES_MAX: usize = 64 << 10;
+
+/// What another node may believe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Belief {
+    /// Its table has this change and all before it.
+    Counted(u64),
+    /// The same; it is not known whether it heard the last call.
+    Doubted(u64),
+}
+
+/// Who waits for which change. Bounded by the open scopes of the sessions.
+#[derive(Debug, Default)]
+pub(super) struct Confirmations {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The nodes that are not Free.
+    beliefs: HashMap<u64, Belief>,
+    waiting: BTreeMap<(u64, u64), (Arc<dyn CompletionPort>, u64)>,
+    serial: u64,
+}
+
+impl State {
+    /// Every node that counts has this change.
+    fn floor(&self) -> u64 {
+        let through = |belief: &Belief| match belief {
+            Belief::Counted(through) | Belief::Doubted(through) => *through,
+        };
+        self.beliefs.values().map(through).min().unwrap_or(u64::MAX)
+    }
+}
+
+impl Confirmations {
+    /// Whether every node knows of the change with this number, as far as it counts.
+    pub(super) fn is_confirmed(&self, number: u64) -> bool {
+        number <= self.state.lock().floor()
+    }
+
+    /// Tells `port` once every node that counts knows of the change; the reply is always `Done`.
+    pub(super) fn wait(&self, number: u64, port: Arc<dyn CompletionPort>, token: u64) {
+        {
+            let mut state = self.state.lock();
+            state.serial += 1;
+            let key = (number, state.serial);
+            state.waiting.insert(key, (port, token));
+        }
+        self.settle();
+    }
+
+    fn set(&self, node: u64, belief: Option<Belief>) {
+        {
+            let mut state = self.state.lock();
+            match belief {
+                Some(belief) => state.beliefs.insert(node, belief),
+                None => state.beliefs.remove(&node),
+            };
+        }
+        self.settle();
+    }
+
+    fn settle(&self) {
+        let confirmed = {
+            let mut state = self.state.lock();
+            let floor = state.floor();
+            let rest = match floor.checked_add(1) {
+                Some(next) => state.waiting.split_off(&(next, 0)),
+                None => BTreeMap::new(),
+            };
+            std::mem::replace(&mut state.waiting, rest)
+        };
+        for (port, token) in confirmed.into_values() {
+            port.complete(vec![(token, Ok(Reply::Done { revision: 0, unchanged: false }))]);
+        }
+    }
+}
+
+/// Tells one node.
+#[derive(Debug)]
+pub(super) struct Announcer {
+    pub node: u64,
+    pub peers: Arc<dyn PeerCalls>,
+    pub clock: Arc<NodeClock>,
+    pub announced: Arc<Announced>,
+    pub confirmations: Arc<Confirmations>,
+    /// Times that everything was told.
+    pub rounds: u64,
+}
+
+/// What the other node is known to hold.
+enum Held {
+    Nothing,
+    /// The table with this change and all before it.
+    Through(u64),
+    /// It may hold that table; not any more from then on.
+    Perhaps(Instant),
+}
+
+/// The node has no table that the call could be applied to.
+struct TellAll;
+
+/// No answer: what the node did is not known.
+struct NoAnswer;
+
+type Told = Result<Result<(), TellAll>, NoAnswer>;
+
+impl Announcer {
+    /// Tells until the task is dropped.
+    pub(super) async fn run(mut self) {
+        let mut changes = self.announced.watch();
+        let mut held = Held::Nothing;
+        loop {
+            held = match held {
+                Held::Through(through) => {
+                    changes.mark_unchanged();
+                    if through >= self.announced.number() {
+                        // Ends with a change, or with the time for a confirmation.
+                        let _ = tokio::time::timeout(BEAT, changes.changed()).await;
+                    }
+                    self.tell_changes(through).await
+                }
+                Held::Perhaps(until) if Instant::now() >= until => {
+                    self.confirmations.set(self.node, None);
+                    Held::Nothing
+                }
+                other => match self.tell_all().await {
+                    Ok(Ok(through)) => Held::Through(through),
+                    Ok(Err(TellAll)) => {
+                        tokio::time::sleep(PAUSE).await;
+                        self.free()
+                    }
+                    Err(still) => {
+                        tokio::time::sleep(PAUSE).await;
+                        still.unwrap_or(other)
+                    }
+                },
+            };
+        }
+    }
+
+    fn free(&self) -> Held {
+        self.confirmations.set(self.node, None);
+        Held::Nothing
+    }
+
+    /// A call that may have made a table valid has no answer.
+    fn doubt(&self, through: u64) -> Held {
+        self.confirmations.set(self.node, Some(Belief::Doubted(through)));
+        Held::Perhaps(Instant::now() + LEASE + LEASE_SLACK)
+    }
+
+    /// Sends what changed, or a confirmation that nothing did.
+    async fn tell_changes(&self, base: u64) -> Held {
+        let Since::Changes(mut changes) = self.announced.since(base, CHANGES_MAX) else {
+            // It is behind by more than is logged. Its table is valid until Begin is answered.
+            return self.doubt(base);
+        };
+        let mut bytes = 0;
+        let mut fits = |change: &crate::route::RouteChange| {
+            bytes += wire::filter_bytes(&change.filter);
+            bytes <= PAGE_BYTES_MAX
+        };
+        let count = changes.iter().take_while(|change| fits(change)).count();
+        changes.truncate(count.max(1));
+        let through = base + changes.len() as u64;
+        let changes = changes.iter().map(|change| (&*change.filter, change.added));
+        let payload = wire::delta(base, through, self.until(), changes);
+        match self.call(payload).await {
+            Ok(Ok(())) => {
+                self.confirmations.set(self.node, Some(Belief::Counted(through)));
+                Held::Through(through)
+            }
+            Ok(Err(TellAll)) => self.free(),
+            Err(NoAnswer) => self.doubt(base),
+        }
+    }
+
+    /// Sends everything; the number that the node is known to have then. Without an answer: what it holds now, if that changed.
+    async fn tell_all(&mut self) -> Result<Result<u64, TellAll>, Option<Held>> {
+        if !self.peers.reachable().contains(&self.node) {
+            return Err(None);
+        }
+        let (through, filters) = self.announced.all();
+        self.rounds += 1;
+        let round = self.rounds;
+        match self.call(wire::begin(round)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+            Err(NoAnswer) => return Err(None),
+        }
+        // From here on it sends everything.
+        self.confirmations.set(self.node, None);
+        let mut rest = &filters[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |filter: &&Arc<str>| {
+                bytes += wire::filter_bytes(filter);
+                bytes <= PAGE_BYTES_MAX
+            };
+            let (page, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = behind;
+            match self.call(wire::chunk(round, page)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+                Err(NoAnswer) => return Err(Some(Held::Nothing)),
+            }
+        }
+        self.confirmations.set(self.node, Some(Belief::Counted(through)));
+        match self.call(wire::finish(round, through, self.until())).await {
+            Ok(Ok(())) => Ok(Ok(through)),
+            Ok(Err(TellAll)) => Ok(Err(TellAll)),
+            Err(NoAnswer) => Err(Some(self.doubt(through))),
+        }
+    }
+
+    fn until(&self) -> session::time::Millis {
+        self.clock.millis().plus_ms(u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    async fn call(&self, payload: bytes::Bytes) -> Told {
+        let deadline = Instant::now() + CALL;
+        match self.peers.call(self.node, services::ROUTES, payload, deadline).await {
+            Ok(answer) if *answer == [wire::DONE] => Ok(Ok(())),
+            Ok(answer) if *answer == [wire::TELL_ALL] => Ok(Err(TellAll)),
+            Ok(_) => Err(NoAnswer),
+            Err(error) => {
+                tracing::debug!(%error, "a node could not be told of subscriptions");
+                Err(NoAnswer)
+            }
+        }
+    }
+}
+
+impl Drop for Announcer {
+    /// The node is no member any more, or this one stops: nobody waits for it.
+    fn drop(&mut self) {
+        self.confirmations.set(self.node, None);
+    }
+}
+
+#[cfg(test)]
+#[path = "announcer_test.rs"]
+mod announcer_test;

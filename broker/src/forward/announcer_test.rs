@@ -1,0 +1,185 @@
+//! Who waits for which node, with another node's tables behind a network that loses what a test wants it to lose.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use gateway::link::LinkId;
+use session::id::Key;
+use session::lifecycle::SubscriptionOptions;
+use session::message::{Message, QoS};
+use session::topic::TopicFilter;
+use storage::StorageError;
+
+use super::super::tables::Tables;
+use super::super::wire::RouteCall;
+use super::*;
+use crate::cluster::{CallFuture, NotAnswered};
+use crate::route::{PartyId, Router};
+
+#[derive(Debug, Default)]
+struct Port(Mutex<Vec<u64>>);
+
+impl CompletionPort for Port {
+    fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
+        self.0.lock().extend(batch.into_iter().map(|(token, _)| token));
+    }
+}
+
+fn router() -> Arc<Router> {
+    let metrics = crate::metrics::Metrics::new(1, 1);
+    let authority = crate::auth::Authority::open(&crate::config::Config::default(), metrics.control());
+    Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))))
+}
+
+/// Node 2 as node 1 calls it.
+#[derive(Debug)]
+struct Other {
+    tables: Tables,
+    router: Arc<Router>,
+    lose_answers: AtomicBool,
+    lose_calls: AtomicBool,
+}
+
+impl PeerCalls for Other {
+    fn nodes(&self) -> Vec<u64> {
+        vec![2]
+    }
+
+    fn reachable(&self) -> Vec<u64> {
+        vec![2]
+    }
+
+    fn call(&self, node_id: u64, _service: u16, payload: Bytes, _deadline: Instant) -> CallFuture {
+        let lost = Err(NotAnswered::Unknown { node_id, reason: String::new() });
+        let mut answer = lost.clone();
+        if !self.lose_calls.load(Ordering::SeqCst) {
+            let read = RouteCall::read(&payload).expect("legal");
+            answer = Ok(Bytes::copy_from_slice(&[self.tables.take(1, &"boot".into(), read)]));
+        }
+        if self.lose_answers.load(Ordering::SeqCst) {
+            answer = lost;
+        }
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+struct Pair {
+    other: Arc<Other>,
+    here: Arc<Router>,
+    confirmations: Arc<Confirmations>,
+    port: Arc<Port>,
+    running: tokio::task::JoinHandle<()>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (here, there) = (router(), router());
+        let clock = Arc::new(NodeClock::default());
+        let tables = Tables::new(there.clone(), clock.clone());
+        tables.set_reachable(vec![1]);
+        let other = Arc::new(Other {
+            tables,
+            router: there,
+            lose_answers: AtomicBool::new(false),
+            lose_calls: AtomicBool::new(false),
+        });
+        let confirmations = Arc::<Confirmations>::default();
+        let announcer = Announcer {
+            node: 2,
+            peers: other.clone(),
+            clock,
+            announced: here.announce(),
+            confirmations: confirmations.clone(),
+            rounds: 0,
+        };
+        let running = tokio::spawn(announcer.run());
+        Self { other, here, confirmations, port: Arc::default(), running }
+    }
+
+    /// Subscribes here and asks for confirmation under `token`.
+    fn subscribe(&self, topic: &str, token: u64) {
+        let client_id = token.to_string().into();
+        let subscriber = self.here.open(&Key { namespace: "n".into(), client_id }, None, None);
+        self.here.attach(&subscriber, LinkId { worker: 0, slot: 1, serial: 1 });
+        let qos = QoS::AtMostOnce;
+        let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
+        let filter = TopicFilter::parse(topic).expect("a valid filter");
+        self.here.subscribe(&subscriber, &[(filter, options)]);
+        self.confirmations.wait(self.here.announced(), self.port.clone(), token);
+    }
+
+    /// Whether the other node sends messages on `topic` here.
+    fn sends(&self, topic: &str) -> bool {
+        let message = Message::new(topic, &[], b"x");
+        !self.other.router.route(&message, PartyId::default(), false, None).nodes.is_empty()
+    }
+
+    async fn confirmed(&self, token: u64) {
+        until("the subscription is confirmed", || self.port.0.lock().contains(&token)).await;
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// P7: confirmed is what the other node has; many at once as well as one by one.
+#[tokio::test]
+async fn p7_a_confirmed_subscription_is_known_there() {
+    let pair = Pair::new();
+    until("the table is known", || pair.other.tables.are_known()).await;
+    for token in 0..200 {
+        let topic = format!("t/{token}");
+        pair.subscribe(&topic, token);
+        pair.confirmed(token).await;
+        assert!(pair.sends(&topic));
+    }
+    (200..3_000).for_each(|token| pair.subscribe(&format!("t/{token}"), token));
+    pair.confirmed(2_999).await;
+    assert!((0..3_000).all(|token| pair.sends(&format!("t/{token}"))));
+    assert!(!pair.sends("t/none"));
+}
+
+/// P7: when answers are lost, a subscription is confirmed only once the other node has it, or believes no table any more.
+#[tokio::test]
+async fn p7_a_lost_answer_confirms_nothing() {
+    let pair = Pair::new();
+    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.other.lose_calls.store(true, Ordering::SeqCst);
+    pair.subscribe("a", 1);
+    until("a call was lost", || {
+        pair.confirmations.state.lock().beliefs.values().any(|belief| matches!(belief, Belief::Doubted(_)))
+    })
+    .await;
+    assert!(pair.port.0.lock().is_empty() && !pair.sends("a"));
+    pair.other.lose_calls.store(false, Ordering::SeqCst);
+    pair.confirmed(1).await;
+    assert!(pair.sends("a"), "it has the table, or sends everything");
+    until("the table is known", || pair.other.tables.are_known()).await;
+    assert!(pair.sends("a") && !pair.sends("b"));
+}
+
+/// P7, P9: a node that stays silent is waited for until it cannot believe its table any more, and no longer.
+#[tokio::test]
+async fn p7_a_silent_node_is_waited_for_until_its_lease_is_over() {
+    let pair = Pair::new();
+    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.other.lose_calls.store(true, Ordering::SeqCst);
+    pair.other.lose_answers.store(true, Ordering::SeqCst);
+    pair.subscribe("a", 1);
+    pair.confirmed(1).await;
+    pair.other.tables.look_again();
+    assert!(pair.sends("a"), "it sends everything by then");
+    pair.subscribe("b", 2);
+    pair.confirmed(2).await;
+}

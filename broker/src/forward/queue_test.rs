@@ -1,0 +1,140 @@
+//! The queue to another node, against a node that answers as a test wants.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use super::*;
+use crate::cluster::CallFuture;
+use crate::metrics::Metrics;
+
+#[derive(Debug, Default)]
+struct Port(Mutex<Vec<u64>>);
+
+impl CompletionPort for Port {
+    fn complete(&self, batch: Replies) {
+        self.0.lock().extend(batch.into_iter().map(|(token, _)| token));
+    }
+}
+
+/// Answers the calls one after the other with these outcomes, then takes everything.
+#[derive(Debug, Default)]
+struct Node {
+    script: Mutex<VecDeque<NotAnswered>>,
+    seen: Mutex<Vec<(u64, Vec<String>)>>,
+    calls: AtomicUsize,
+}
+
+impl PeerCalls for Node {
+    fn nodes(&self) -> Vec<u64> {
+        vec![2]
+    }
+
+    fn reachable(&self) -> Vec<u64> {
+        vec![2]
+    }
+
+    fn call(&self, _node: u64, _service: u16, payload: Bytes, _deadline: Instant) -> CallFuture {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let (number, messages) = wire::read_batch(&payload).expect("legal");
+        let topics = messages.iter().map(|received| received.message.topic().to_owned()).collect();
+        self.seen.lock().push((number, topics));
+        let answer = self.script.lock().pop_front().map_or(Ok(Bytes::new()), Err);
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+fn forward(topic: &str, qos: QoS, payload: usize, done: Option<(&Arc<Port>, u64)>) -> Forward {
+    let mut message = Message::new(topic, &[], &vec![0; payload]);
+    message.qos = qos;
+    let done = done.map(|(port, token)| Waiter { port: port.clone(), token });
+    let shares = SmallVec::new();
+    Forward { message: Arc::new(message), publisher: None, everyone: true, shares, done }
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn start(node: &Arc<Node>) -> (Arc<Queue>, tokio::task::JoinHandle<()>) {
+    let queue = Arc::new(Queue::new(2));
+    let running = tokio::spawn(queue.clone().run(node.clone(), Metrics::new(1, 1).control()));
+    (queue, running)
+}
+
+/// P5: a batch whose answer was lost comes again under its number, before anything that follows.
+#[tokio::test]
+async fn p5_a_batch_without_an_answer_comes_again_under_its_number() {
+    let node = Arc::new(Node::default());
+    let lost = NotAnswered::Unknown { node_id: 2, reason: String::new() };
+    let down = NotAnswered::Unreachable { node_id: 2, reason: String::new() };
+    node.script.lock().extend([lost, down]);
+    let port = Arc::new(Port::default());
+    let (queue, running) = start(&node);
+    queue.push(vec![forward("a", QoS::AtLeastOnce, 1, Some((&port, 7)))]);
+    until("the first call", || node.calls.load(Ordering::SeqCst) > 0).await;
+    queue.push(vec![
+        forward("b", QoS::AtLeastOnce, 1, Some((&port, 8))),
+        forward("c", QoS::AtMostOnce, 1, None),
+        forward("d", QoS::ExactlyOnce, 1, Some((&port, 9))),
+    ]);
+    until("all are told", || port.0.lock().len() == 3).await;
+    running.abort();
+    assert_eq!(*port.0.lock(), [7, 8, 9]);
+    let seen = node.seen.lock();
+    let topics = |at: usize| (seen[at].0, seen[at].1.join(""));
+    assert_eq!(seen.len(), 4);
+    assert_eq!([topics(0), topics(1), topics(2)], [(1, "a".into()), (1, "a".into()), (1, "a".into())]);
+    assert_eq!(topics(3), (2, "bcd".into()));
+}
+
+/// P9: what waits for one node is bounded, QoS 0 has half of it, and who waits for a message that is dropped is told.
+#[tokio::test]
+async fn p9_the_queue_to_a_node_is_bounded() {
+    const LARGE: usize = 1 << 20;
+    let queue = Queue::new(2);
+    let port = Arc::new(Port::default());
+    let push = |qos, done| queue.push(vec![forward("t", qos, LARGE, done)]);
+    let taken = (0..100).filter(|_| push(QoS::AtMostOnce, None) == 0).count();
+    assert!((14..=16).contains(&taken), "{taken} QoS 0 messages");
+    let taken = (0..100).filter(|token| push(QoS::AtLeastOnce, Some((&port, *token))) == 0).count();
+    assert!((14..=16).contains(&taken), "{taken} more of QoS 1");
+    assert_eq!(port.0.lock().len(), 100 - taken);
+    queue.close();
+    assert_eq!(port.0.lock().len(), 100, "those that waited are told when the node leaves");
+    assert_eq!(push(QoS::AtMostOnce, None), 1);
+}
+
+/// P9: a node that stays out of reach holds nobody up for long, and those that follow not at all.
+#[tokio::test]
+async fn p9_a_lost_node_is_given_up() {
+    let node = Arc::new(Node::default());
+    let down = NotAnswered::Unreachable { node_id: 2, reason: String::new() };
+    node.script.lock().extend((0..10_000).map(|_| down.clone()));
+    let port = Arc::new(Port::default());
+    let (queue, running) = start(&node);
+    queue.push(vec![forward("a", QoS::AtLeastOnce, 1, Some((&port, 1)))]);
+    until("the publisher is told", || *port.0.lock() == [1]).await;
+    let calls = node.calls.load(Ordering::SeqCst);
+    queue.push(vec![forward("b", QoS::AtLeastOnce, 1, Some((&port, 2)))]);
+    until("the next one is told", || *port.0.lock() == [1, 2]).await;
+    assert_eq!(node.calls.load(Ordering::SeqCst), calls + 1, "one attempt");
+    running.abort();
+}
+
+/// P9: a message that no request has room for is dropped; those behind it go.
+#[tokio::test]
+async fn p9_a_message_too_large_for_the_link_is_dropped() {
+    let node = Arc::new(Node::default());
+    let port = Arc::new(Port::default());
+    let (queue, running) = start(&node);
+    queue.push(vec![forward("large", QoS::AtLeastOnce, REQUEST_BYTES_MAX, Some((&port, 1)))]);
+    queue.push(vec![forward("small", QoS::AtLeastOnce, 1, Some((&port, 2)))]);
+    until("both are told", || *port.0.lock() == [1, 2]).await;
+    running.abort();
+    assert_eq!(*node.seen.lock(), [(1, vec!["small".to_owned()])]);
+}

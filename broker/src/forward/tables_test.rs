@@ -1,0 +1,124 @@
+//! What a node believes of others, and what its index does then.
+
+use session::message::Message;
+
+use super::*;
+use crate::clock::ManualTime;
+use crate::route::PartyId;
+
+struct Here {
+    tables: Tables,
+    router: Arc<Router>,
+    time: Arc<ManualTime>,
+}
+
+impl Here {
+    fn new() -> Self {
+        let metrics = crate::metrics::Metrics::new(1, 1);
+        let authority = crate::auth::Authority::open(&crate::config::Config::default(), metrics.control());
+        let router = Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))));
+        let time = ManualTime::at(1_000_000);
+        let tables = Tables::new(router.clone(), Arc::new(NodeClock::new(time.clone())));
+        tables.set_reachable(vec![2]);
+        Self { tables, router, time }
+    }
+
+    fn say(&self, call: RouteCall<'_>) -> u8 {
+        self.tables.take(2, &"boot".into(), call)
+    }
+
+    fn until(&self) -> Millis {
+        Millis(1_000_000 + 3_000)
+    }
+
+    fn tell_all(&self, round: u64, through: u64, filters: &[&str]) -> [u8; 3] {
+        [
+            self.say(RouteCall::Begin { round }),
+            self.say(RouteCall::Chunk { round, filters: filters.to_vec() }),
+            self.say(RouteCall::Finish { round, through, until: self.until() }),
+        ]
+    }
+
+    /// Whether node 2 gets messages on `topic`.
+    fn sends(&self, topic: &str) -> bool {
+        let message = Message::new(topic, &[], b"x");
+        let route = self.router.route(&message, PartyId::default(), false, None);
+        !route.nodes.is_empty()
+    }
+}
+
+/// P7: a node that can be reached gets everything until it told all it has.
+#[test]
+fn p7_a_node_that_is_not_known_gets_everything() {
+    let here = Here::new();
+    assert!(here.sends("a"));
+    assert_eq!(here.say(RouteCall::Begin { round: 1 }), DONE);
+    assert_eq!(here.say(RouteCall::Chunk { round: 1, filters: vec!["a"] }), DONE);
+    assert!(here.sends("b"), "not everything was told");
+    assert_eq!(here.say(RouteCall::Finish { round: 1, through: 9, until: here.until() }), DONE);
+    assert!(here.sends("a"));
+    assert!(!here.sends("b"));
+    assert!(here.tables.are_known());
+    here.tables.set_reachable(Vec::new());
+    assert!(!here.sends("a"), "out of reach");
+    here.tables.set_reachable(vec![2]);
+    assert!(here.sends("b"), "back, and not known");
+}
+
+/// P7: changes follow each other without a gap; one that does not fit makes the node tell everything, and get everything till then.
+#[test]
+fn p7_a_gap_in_the_changes_is_noticed() {
+    let here = Here::new();
+    let until = here.until();
+    assert_eq!(here.tell_all(1, 4, &["a"]), [DONE; 3]);
+    let delta = |base, through, changes| here.say(RouteCall::Delta { base, through, until, changes });
+    assert_eq!(delta(4, 6, vec![("b", true), ("a", false)]), DONE);
+    assert!(here.sends("b") && !here.sends("a"));
+    assert_eq!(delta(4, 7, vec![("b", true), ("a", false), ("c", true)]), DONE, "its answer was lost");
+    assert!(here.sends("c") && !here.sends("a"));
+    assert_eq!(delta(8, 9, vec![("d", true)]), TELL_ALL);
+    assert!(here.sends("anything"));
+    assert_eq!(delta(7, 9, vec![("d", true)]), TELL_ALL, "nothing is known any more");
+    assert_eq!(here.tell_all(2, 9, &["c", "d"]), [DONE; 3]);
+    assert!(here.sends("d") && !here.sends("b") && !here.sends("anything"));
+}
+
+/// P7: a table that nobody confirms is not believed.
+#[test]
+fn p7_a_table_is_good_for_its_lease() {
+    let here = Here::new();
+    here.tell_all(1, 1, &["a"]);
+    assert!(!here.sends("b"));
+    here.time.advance_ms(3_000);
+    here.tables.set_reachable(vec![2]);
+    assert!(here.sends("b"));
+    let late = RouteCall::Delta { base: 1, through: 1, until: Millis(2_000_000), changes: Vec::new() };
+    assert_eq!(here.say(late), TELL_ALL, "it may have told its subscribers without us");
+}
+
+/// A part of an earlier telling does not complete a later one.
+#[test]
+fn p10_parts_of_two_tellings_do_not_mix() {
+    let here = Here::new();
+    let until = here.until();
+    here.say(RouteCall::Begin { round: 1 });
+    here.say(RouteCall::Begin { round: 2 });
+    assert_eq!(here.say(RouteCall::Finish { round: 1, through: 0, until }), TELL_ALL);
+    assert!(here.sends("a"));
+    assert_eq!(here.say(RouteCall::Chunk { round: 2, filters: vec!["a"] }), TELL_ALL);
+    assert_eq!(here.say(RouteCall::Finish { round: 2, through: 0, until }), TELL_ALL);
+}
+
+/// P7: the table of a boot that ended is dropped when its successor speaks.
+#[test]
+fn p7_the_table_of_a_dead_boot_is_dropped() {
+    let here = Here::new();
+    here.tell_all(1, 5, &["old"]);
+    let boot: Arc<str> = "next".into();
+    let until = here.until();
+    let change = RouteCall::Delta { base: 5, through: 5, until, changes: Vec::new() };
+    assert_eq!(here.tables.take(2, &boot, change), TELL_ALL);
+    here.tables.take(2, &boot, RouteCall::Begin { round: 1 });
+    here.tables.take(2, &boot, RouteCall::Finish { round: 1, through: 0, until });
+    assert!(!here.sends("old"));
+}

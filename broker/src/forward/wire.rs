@@ -1,0 +1,304 @@
+//! The payloads of services 130 and 140, as `ownerrpc/WIRE.md` §8 and §9 describe them.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use session::id::Key;
+use session::message::{Message, QoS};
+use session::time::Millis;
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use super::queue::Forward;
+
+/// Format of both services.
+const FORMAT: u8 = 1;
+
+const DELTA: u8 = 1;
+const BEGIN: u8 = 2;
+const CHUNK: u8 = 3;
+const FINISH: u8 = 4;
+
+/// The table is as the sender believes.
+pub(super) const DONE: u8 = 1;
+/// There is no table that the change could be applied to: the sender tells everything.
+pub(super) const TELL_ALL: u8 = 2;
+
+const RETAIN: u8 = 0x04;
+const EXPIRES: u8 = 0x08;
+const PUBLISHER: u8 = 0x10;
+const SAME_PUBLISHER: u8 = 0x20;
+const SHARES: u8 = 0x40;
+const EVERYONE: u8 = 0x80;
+
+/// Bytes of a request before its messages: format, number, count.
+const BATCH_HEADER_BYTES: usize = 1 + 8 + 4;
+/// Bytes of one message beside its strings, at most: flags, expiry, five lengths, count of shares.
+const MESSAGE_HEADER_BYTES: usize = 1 + 8 + 2 + 2 + 1 + 2 + 4 + 4;
+
+/// What came is not what WIRE.md describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub(super) struct Malformed(pub &'static str);
+
+const SHORT: Malformed = Malformed("the payload ends too early");
+
+/// One call of service 130.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum RouteCall<'a> {
+    /// What changed behind `base`, through `through`. The table is good until `until`.
+    Delta { base: u64, through: u64, until: Millis, changes: Vec<(&'a str, bool)> },
+    /// Everything is told: until it is, the table is not known. `round` tells this time from others.
+    Begin { round: u64 },
+    /// A part of everything.
+    Chunk { round: u64, filters: Vec<&'a str> },
+    /// That was everything, through change `through`. The table is good until `until`.
+    Finish { round: u64, through: u64, until: Millis },
+}
+
+/// Bytes that one filter needs.
+pub(super) fn filter_bytes(filter: &str) -> usize {
+    1 + 2 + filter.len()
+}
+
+fn head(kind: u8, number: u64) -> BytesMut {
+    let mut out = BytesMut::new();
+    out.put_u8(FORMAT);
+    out.put_u8(kind);
+    out.put_u64(number);
+    out
+}
+
+/// A string of at most 65,535 bytes, as filters, topics and identities are.
+fn put_text(out: &mut BytesMut, text: &str) {
+    out.put_u16(u16::try_from(text.len()).unwrap_or(u16::MAX));
+    out.put_slice(&text.as_bytes()[..text.len().min(usize::from(u16::MAX))]);
+}
+
+pub(super) fn delta<'a>(
+    base: u64,
+    through: u64,
+    until: Millis,
+    changes: impl Iterator<Item = (&'a str, bool)>,
+) -> Bytes {
+    let mut out = head(DELTA, through);
+    out.put_u64(base);
+    out.put_u64(until.0);
+    for (filter, added) in changes {
+        out.put_u8(u8::from(added));
+        put_text(&mut out, filter);
+    }
+    out.freeze()
+}
+
+pub(super) fn begin(round: u64) -> Bytes {
+    head(BEGIN, round).freeze()
+}
+
+pub(super) fn chunk(round: u64, filters: &[Arc<str>]) -> Bytes {
+    let mut out = head(CHUNK, round);
+    for filter in filters {
+        out.put_u8(1);
+        put_text(&mut out, filter);
+    }
+    out.freeze()
+}
+
+pub(super) fn finish(round: u64, through: u64, until: Millis) -> Bytes {
+    let mut out = head(FINISH, round);
+    out.put_u64(through);
+    out.put_u64(until.0);
+    out.freeze()
+}
+
+impl<'a> RouteCall<'a> {
+    pub(super) fn read(payload: &'a [u8]) -> Result<Self, Malformed> {
+        let mut rest = payload;
+        check_format(&mut rest)?;
+        let kind = rest.try_get_u8().map_err(|_| SHORT)?;
+        let number = rest.try_get_u64().map_err(|_| SHORT)?;
+        let call = match kind {
+            DELTA => {
+                let base = rest.try_get_u64().map_err(|_| SHORT)?;
+                let until = Millis(rest.try_get_u64().map_err(|_| SHORT)?);
+                let through = number;
+                if base > through {
+                    return Err(Malformed("a change that ends before it begins"));
+                }
+                return Ok(Self::Delta { base, through, until, changes: changes(&mut rest)? });
+            }
+            BEGIN => Self::Begin { round: number },
+            CHUNK => {
+                let changes = changes(&mut rest)?;
+                let filters = changes.into_iter().map(|(filter, _)| filter).collect();
+                return Ok(Self::Chunk { round: number, filters });
+            }
+            FINISH => {
+                let through = rest.try_get_u64().map_err(|_| SHORT)?;
+                let until = Millis(rest.try_get_u64().map_err(|_| SHORT)?);
+                Self::Finish { round: number, through, until }
+            }
+            _ => return Err(Malformed("an unknown kind of route call")),
+        };
+        if rest.is_empty() { Ok(call) } else { Err(Malformed("bytes follow the route call")) }
+    }
+}
+
+fn check_format(rest: &mut &[u8]) -> Result<(), Malformed> {
+    match rest.try_get_u8() {
+        Ok(FORMAT) => Ok(()),
+        Ok(_) => Err(Malformed("an unknown format")),
+        Err(_) => Err(SHORT),
+    }
+}
+
+fn changes<'a>(rest: &mut &'a [u8]) -> Result<Vec<(&'a str, bool)>, Malformed> {
+    let mut changes = Vec::new();
+    while !rest.is_empty() {
+        let added = match rest.try_get_u8() {
+            Ok(0) => false,
+            Ok(1) => true,
+            _ => return Err(Malformed("an unknown change")),
+        };
+        changes.push((text(rest)?, added));
+    }
+    Ok(changes)
+}
+
+fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a str, Malformed> {
+    let len = usize::from(rest.try_get_u16().map_err(|_| SHORT)?);
+    std::str::from_utf8(take(rest, len)?).map_err(|_| Malformed("a string is not UTF-8"))
+}
+
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], Malformed> {
+    let (taken, behind) = rest.split_at_checked(len).ok_or(SHORT)?;
+    *rest = behind;
+    Ok(taken)
+}
+
+/// One message as it came from another node.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub message: Arc<Message>,
+    pub publisher: Option<Arc<Key>>,
+    pub everyone: bool,
+    pub shares: SmallVec<[Arc<str>; 1]>,
+}
+
+/// Bytes that `forward` needs in a batch, at most.
+pub(super) fn forward_bytes(forward: &Forward) -> usize {
+    let publisher = forward.publisher.as_ref().map_or(0, |key| key.namespace.len() + key.client_id.len());
+    let shares = forward.shares.iter().map(|share| 2 + share.len()).sum::<usize>();
+    MESSAGE_HEADER_BYTES + publisher + shares + forward.message.len()
+}
+
+/// Bytes of messages that one request has room for.
+pub(super) fn batch_room(payload_bytes_max: usize) -> usize {
+    payload_bytes_max.saturating_sub(BATCH_HEADER_BYTES)
+}
+
+/// The request that carries `batch` under its number.
+pub(super) fn batch(number: u64, batch: &[Forward]) -> Bytes {
+    let bytes = batch.iter().map(forward_bytes).sum::<usize>();
+    let mut out = BytesMut::with_capacity(BATCH_HEADER_BYTES + bytes);
+    out.put_u8(FORMAT);
+    out.put_u64(number);
+    out.put_u32(u32::try_from(batch.len()).unwrap_or(u32::MAX));
+    let mut last: Option<&Key> = None;
+    for forward in batch {
+        put_forward(&mut out, forward, &mut last);
+    }
+    out.freeze()
+}
+
+fn put_forward<'a>(out: &mut BytesMut, forward: &'a Forward, last: &mut Option<&'a Key>) {
+    let message = &forward.message;
+    let publisher = forward.publisher.as_ref();
+    let is_same = publisher.is_some() && publisher == *last;
+    let shares = &forward.shares[..forward.shares.len().min(usize::from(u8::MAX))];
+    let mut flags = message.qos as u8;
+    for (flag, holds) in [
+        (RETAIN, message.retain),
+        (EXPIRES, message.expires_at.is_some()),
+        (PUBLISHER, publisher.is_some() && !is_same),
+        (SAME_PUBLISHER, is_same),
+        (SHARES, !shares.is_empty()),
+        (EVERYONE, forward.everyone),
+    ] {
+        flags |= if holds { flag } else { 0 };
+    }
+    out.put_u8(flags);
+    if let Some(at) = message.expires_at {
+        out.put_u64(at.0);
+    }
+    if let Some(key) = publisher.filter(|_| !is_same) {
+        put_text(out, &key.namespace);
+        put_text(out, &key.client_id);
+        *last = Some(key);
+    }
+    if !shares.is_empty() {
+        out.put_u8(u8::try_from(shares.len()).unwrap_or(u8::MAX));
+        shares.iter().for_each(|share| put_text(out, share));
+    }
+    put_text(out, message.topic());
+    let (properties, payload) = (message.properties(), message.payload());
+    // A message comes from one MQTT packet, which has at most 268,435,460 bytes.
+    out.put_u32(u32::try_from(properties.len()).unwrap_or(u32::MAX));
+    out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+    out.put_slice(properties);
+    out.put_slice(payload);
+}
+
+/// The number of a batch and its messages, in order.
+pub(super) fn read_batch(payload: &[u8]) -> Result<(u64, Vec<Received>), Malformed> {
+    let mut rest = payload;
+    check_format(&mut rest)?;
+    let number = rest.try_get_u64().map_err(|_| SHORT)?;
+    let count = rest.try_get_u32().map_err(|_| SHORT)?;
+    let mut messages = Vec::new();
+    let mut last = None;
+    for _ in 0..count {
+        messages.push(read_forward(&mut rest, &mut last)?);
+    }
+    if rest.is_empty() { Ok((number, messages)) } else { Err(Malformed("bytes follow the messages")) }
+}
+
+fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Received, Malformed> {
+    let flags = rest.try_get_u8().map_err(|_| SHORT)?;
+    let qos = QoS::from_u8(flags & 3).ok_or(Malformed("a QoS of 3"))?;
+    let expires_at = match flags & EXPIRES {
+        0 => None,
+        _ => Some(Millis(rest.try_get_u64().map_err(|_| SHORT)?)),
+    };
+    let publisher = match flags & (PUBLISHER | SAME_PUBLISHER) {
+        0 => None,
+        PUBLISHER => {
+            let (namespace, client_id) = (text(rest)?, text(rest)?);
+            let key = Key { namespace: namespace.into(), client_id: client_id.into() };
+            *last = Some(Arc::new(key));
+            last.clone()
+        }
+        SAME_PUBLISHER if last.is_some() => last.clone(),
+        _ => return Err(Malformed("a publisher that was not named")),
+    };
+    let mut shares = SmallVec::new();
+    if flags & SHARES != 0 {
+        for _ in 0..rest.try_get_u8().map_err(|_| SHORT)? {
+            shares.push(text(rest)?.into());
+        }
+    }
+    let topic = text(rest)?;
+    session::topic::check_topic_name(topic).map_err(|_| Malformed("a topic name that is none"))?;
+    let properties = rest.try_get_u32().map_err(|_| SHORT)? as usize;
+    let payload = rest.try_get_u32().map_err(|_| SHORT)? as usize;
+    let (properties, payload) = (take(rest, properties)?, take(rest, payload)?);
+    let mut message = Message::new(topic, properties, payload);
+    message.qos = qos;
+    message.retain = flags & RETAIN != 0;
+    message.expires_at = expires_at;
+    Ok(Received { message: Arc::new(message), publisher, everyone: flags & EVERYONE != 0, shares })
+}
+
+#[cfg(test)]
+#[path = "wire_test.rs"]
+mod wire_test;
