@@ -182,15 +182,6 @@ impl Node {
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
         let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), clock.clone(), &metrics));
         let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
-        let data_dir = config.node.data_dir.clone();
-        let member = Arc::new(Member::new(
-            boot.node_id,
-            store.clone(),
-            owners.clone(),
-            links,
-            data_dir,
-            (*clock).clone(),
-        ));
         let shared = Arc::new(Shared {
             boot,
             clock,
@@ -209,6 +200,7 @@ impl Node {
             lease_ms: config.owner.lease_ms,
             reclaimer: std::sync::OnceLock::new(),
         });
+        let member = Arc::new(Member::new(&shared, links, &config.node.data_dir));
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
         let mut tasks = Self::spawn_tasks(&shared, &deadlines);
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);

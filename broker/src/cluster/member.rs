@@ -15,6 +15,7 @@ use super::mark::{Mark, MarkError, Stage};
 use super::services::LOOK;
 use crate::clock::NodeClock;
 use crate::owners::Owners;
+use crate::shared::Shared;
 
 /// How long the connections that came while the seed was asked may take to close.
 const CLOSE_TIMEOUT_MS: u64 = 2_000;
@@ -100,21 +101,14 @@ pub struct GroupView {
 
 impl Member {
     #[must_use]
-    pub fn new(
-        node_id: u64,
-        store: Store,
-        owners: Arc<Owners>,
-        links: Option<Arc<Links>>,
-        data_dir: PathBuf,
-        clock: NodeClock,
-    ) -> Self {
+    pub fn new(shared: &Shared, links: Option<Arc<Links>>, data_dir: &Path) -> Self {
         Self {
-            node_id,
-            store,
-            owners,
+            node_id: shared.boot.node_id,
+            store: shared.store.clone(),
+            owners: shared.owners.clone(),
             links,
-            data_dir,
-            clock,
+            data_dir: data_dir.to_owned(),
+            clock: (*shared.clock).clone(),
             restart: Arc::default(),
             turn: tokio::sync::Mutex::default(),
         }
