@@ -30,6 +30,7 @@ use storage::boot::{Boots, Recovered};
 use storage::{StorageError, Store};
 use tokio::task::JoinHandle;
 
+pub(crate) use listeners::tls;
 pub use listeners::{BoundListener, LISTENERS_FILE};
 pub use serve::{ReadConfig, serve};
 

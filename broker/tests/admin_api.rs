@@ -118,6 +118,9 @@ fn a_request_that_is_not_understood_is_refused() {
         "",
         "{",
         "[]",
+        r#"["revoked"]"#,
+        r#"["revoked",null,"suppress",true]"#,
+        r#"{"reason":"revoked","owner":["main","a",1,1,1,"b",7]}"#,
         "{}",
         r#"{"reason":"expired"}"#,
         r#"{"reason":"clean_start"}"#,
@@ -137,6 +140,59 @@ fn a_request_that_is_not_understood_is_refused() {
     check_problem(&api.json("GET", "/v1/nothing", ""), 404, "no_route");
     check_problem(&api.json("DELETE", "/v1/sessions", ""), 405, "no_method");
     assert!(broker.ended.lock().expect("not poisoned").is_empty());
+}
+
+/// Error texts speak of JSON, not of the program's types.
+#[test]
+fn error_texts_name_no_types_of_the_program() {
+    let api = Api::start(&FakeBroker::with(&["a"]), |_| ());
+    for body in [
+        "[]",
+        "7",
+        r#"{"reason":1}"#,
+        r#"{"reason":"revoked","owner":1}"#,
+        r#"{"reason":"revoked","owner":{"namespace":"main","client_id":"a","session_generation":"x","owner_generation":1,"node_id":1,"boot_id":"b","connection_id":1}}"#,
+    ] {
+        let answer = api.json("POST", "/v1/sessions/a/end", body);
+        check_problem(&answer, 400, "invalid");
+        let detail = answer.1["detail"].as_str().expect("text");
+        assert!(
+            !["struct", "EndRequest", "OwnerView", "u64"].iter().any(|word| detail.contains(word)),
+            "{detail}"
+        );
+    }
+}
+
+/// P9: a body that is announced as too large is refused before it is sent.
+#[test]
+fn a_body_announced_as_too_large_is_refused_at_once() {
+    use std::io::{Read as _, Write as _};
+    let api = Api::start(&FakeBroker::with(&["a"]), |_| ());
+    let mut stream = std::net::TcpStream::connect(api.address).expect("it listens");
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a socket");
+    let token = api.token();
+    write!(stream, "POST /v1/sessions/a/end HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 1000000\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers and closes");
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("too_large"), "{answer}");
+}
+
+/// P9: connections that send half a request and stop keep nobody out, with or without a token.
+#[test]
+fn unfinished_requests_keep_nobody_out() {
+    use std::io::Write as _;
+    let broker = FakeBroker::with(&["a"]);
+    let api = Api::start(&broker, |_| ());
+    let stuck: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = std::net::TcpStream::connect(api.address).expect("it listens");
+            stream.write_all(b"GET / HTTP/1.1\r\n").expect("sent");
+            stream
+        })
+        .collect();
+    assert_eq!(api.call("GET", "/health/live", None, "").0, 200);
+    assert_eq!(api.json("POST", "/v1/sessions/a/end", r#"{"reason":"revoked"}"#).0, 200);
+    drop(stuck);
 }
 
 #[test]

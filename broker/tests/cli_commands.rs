@@ -168,3 +168,60 @@ fn version_and_help_go_to_stdout() {
         assert!(check(&exactmq(&["--help"], None), 0).contains(command), "{command}");
     }
 }
+
+/// Faults of the arguments are told from failures, before any node is asked.
+#[test]
+fn faults_of_the_arguments_are_usage() {
+    for arguments in [
+        &["session", "list", "--limit", "0"][..],
+        &["session", "show", ""],
+        &["session", "end", ""],
+        &["session", "end", "c", "--owner", "x"],
+        &["session", "end", "c", "--owner", "1:2:1:boot:0"],
+        &["session", "end", "c", "--owner", "+1:2:1:boot:7"],
+        &["session", "end", "c", "--owner", "1:2:1::7"],
+    ] {
+        let output = exactmq(arguments, None);
+        assert!(check(&output, 2).is_empty() && !output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+/// What `serve` would refuse, `check-config` names: every file that is not there or not what it should be, and an engine that is not
+/// in this build. Each line says who speaks.
+#[test]
+fn check_config_refuses_what_serve_refuses() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("users"), "alice:nonsense\n").expect("written");
+    std::fs::write(path("rules"), "nonsense\n").expect("written");
+    std::fs::write(path("pem"), "nonsense\n").expect("written");
+    let secure = |cert: &str| {
+        format!(
+            "[listener.s]\naddress = \"127.0.0.1:0\"\nprotocol = \"tls\"\ntls_cert = \"{}\"\ntls_key = \"{}\"\n",
+            path(cert),
+            path("pem")
+        )
+    };
+    let mut faults = vec![
+        (format!("[auth]\npassword_file = \"{}\"\n", path("none")), "none"),
+        (format!("[auth]\npassword_file = \"{}\"\n", path("users")), "users"),
+        (format!("[acl]\nfile = \"{}\"\n", path("none")), "none"),
+        (format!("[acl]\nfile = \"{}\"\n", path("rules")), "rules"),
+        (secure("none"), "none"),
+        (secure("pem"), "listener"),
+    ];
+    if !cfg!(feature = "store-sled") {
+        faults.push(("[storage]\nengine = \"sled\"\n".to_owned(), "storage.engine"));
+    }
+    faults.push(("a = [1]\nb = [2]\n[session]\nreceive_maximum = [\n1]\n".to_owned(), "receive_maximum"));
+    for (text, named) in faults {
+        std::fs::write(path("exactmq.toml"), &text).expect("written");
+        let output = exactmq(&["check-config", "--config", &path("exactmq.toml")], Some(directory.path()));
+        check(&output, 1);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(named), "{text}: {stderr}");
+        assert!(stderr.lines().all(|line| line.starts_with("exactmq: ")), "{stderr}");
+    }
+    std::fs::write(path("exactmq.toml"), "").expect("written");
+    check(&exactmq(&["check-config", "--config", &path("exactmq.toml")], Some(directory.path())), 0);
+}

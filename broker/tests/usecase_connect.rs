@@ -130,6 +130,44 @@ async fn p8_another_user_does_not_disturb_the_live_owner() {
     assert!(bench.is_open(first.link) && !old.is_fenced());
 }
 
+/// A session that ends with its connection leaves no binding: another user who connects right after its end is not refused because
+/// the record of that end is still under way.
+#[tokio::test]
+async fn p8_another_user_waits_for_the_end_of_a_session_that_is_over() {
+    let bench = Bench::new();
+    let first = bench.input("c", 0, None);
+    let (old, _, _) = bench.accept(&first).await.unwrap();
+    let scope = bench.owners.registry().begin(bench.rows.clock.tick(), &old).unwrap();
+    bench.eof(first.link, false);
+    let mut next = bench.input("c", 0, None);
+    next.uid = Some("somebody else".into());
+    let connecting = tokio::spawn({
+        let (bench, next) = (bench.clone(), next.clone());
+        async move { bench.accept(&next).await }
+    });
+    tokio::task::yield_now().await;
+    drop(scope);
+    let (_, row, session_present) = connecting.await.unwrap().unwrap();
+    assert!(!session_present);
+    assert_eq!(row.uid.as_deref(), Some("somebody else"));
+    let mut theft = bench.input("c", 0, None);
+    theft.uid = None;
+    assert_eq!(bench.accept(&theft).await.unwrap_err(), ConnectError::Binding, "a live one is left alone");
+    assert!(bench.is_open(next.link));
+}
+
+/// An End that meets a CONNECT between its commit and its activation ends that owner; the client gets the next one and hears nothing of
+/// it, least of all that its time was over.
+#[tokio::test]
+async fn a_connect_that_races_with_an_end_is_tried_again() {
+    let bench = Bench::new();
+    bench.set_fault(CommitFault::EndedAtOnce);
+    let (entry, row, _) = bench.accept(&bench.input("c", 3_600, None)).await.unwrap();
+    assert_eq!((row.owner.owner_generation, bench.proposals.load(Ordering::SeqCst)), (2, 2));
+    assert!(!entry.is_fenced());
+    assert_eq!(bench.owners.snapshot().active, 1);
+}
+
 /// Owner spec §7.1 step 6: permissions that were withdrawn while the old owner drained refuse the CONNECT before anything is reserved.
 #[tokio::test]
 async fn the_second_authorisation_comes_before_the_reservation() {

@@ -12,7 +12,7 @@
 //! | W2 | a session refers only to an Armed (Active) or Waiting (Offline) Will | owner spec §6.1 | [`will_reference`]: load, tests |
 //! | W3 | an Armed or Waiting Will is referred to, a Ready or Executing one is detached and in the due index: none is lost | owner spec §6.2 | [`will_is_reachable`]: load, tests |
 //! | I1 | the counters of an inbox are those of its unsettled entries | DESIGN §9 | [`inbox_shape`]: load, tests |
-//! | I2 | the span of unacknowledged offsets stays below 65,535, so that a packet id names one of them | MQTT 5 §2.2.1 | [`inbox_span`]: every append, load |
+//! | I2 | at most 65,535 offsets from the oldest unsettled one on were ever sent, so that a packet id names one of them | MQTT 5 §2.2.1 | [`inbox_span`]: load, check |
 //! | Q2 | a message has as many references as entries and retained topics refer to it, and is stored while it has one | DESIGN §9 | `Messages::release`, load, tests |
 //! | T1 | totals are the sums of what they count | – | [`totals`]: load, tests |
 
@@ -44,8 +44,8 @@ pub enum Violation {
     LostWill { client_id: String, will_generation: u64 },
     #[error("invariant I1: an inbox counts {counted} {what}, it holds {held}")]
     InboxCounters { what: &'static str, counted: u64, held: u64 },
-    #[error("invariant I2: an inbox spans {base}..{end}")]
-    InboxSpan { base: u64, end: u64 },
+    #[error("invariant I2: an inbox that begins at {base} was sent up to {sent_through}")]
+    InboxSpan { base: u64, sent_through: u64 },
     #[error("invariants Q2, T1: {what}: {left} and {right} differ")]
     Totals { what: &'static str, left: u64, right: u64 },
     #[error("invariant L5: {what} {id} does not fit its session")]
@@ -239,9 +239,13 @@ pub fn inbox_shape(stat: &InboxStat, messages: u64, bytes: u64) -> Result<(), Vi
 /// I2.
 ///
 /// # Errors
-/// Two unacknowledged offsets would share a packet id.
-pub fn inbox_span(base: u64, end: u64) -> Result<(), Violation> {
-    if base <= end && end - base < INBOX_SPAN_MAX { Ok(()) } else { Err(Violation::InboxSpan { base, end }) }
+/// Two offsets in flight would share a packet id.
+pub fn inbox_span(base: u64, sent_through: u64) -> Result<(), Violation> {
+    if sent_through.saturating_sub(base) <= INBOX_SPAN_MAX {
+        Ok(())
+    } else {
+        Err(Violation::InboxSpan { base, sent_through })
+    }
 }
 
 /// Q2, T1: two ways of counting the same thing.

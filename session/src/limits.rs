@@ -18,7 +18,8 @@ pub const TOPIC_BYTES_MAX: usize = 65_535;
 pub const TOPIC_LEVELS_MAX: usize = 256;
 /// Slots that session keys and topics hash into; they map to groups (DESIGN §5).
 pub const SLOTS: u16 = 256;
-/// The span of unacknowledged offsets stays below this, so that `offset mod 65,535 + 1` is a unique packet id.
+/// Offsets that may be in flight at once, counted from the oldest that is not settled, so that `offset mod 65,535 + 1` is a unique
+/// packet id. An inbox may be longer: what lies beyond waits. Settled offsets that an inbox may keep behind its base beside its quota.
 pub const INBOX_SPAN_MAX: u64 = 65_535;
 /// Owners that one registry may retain (owner spec §2.1).
 pub const OWNERS_MAX: usize = 1_000_000;

@@ -42,6 +42,17 @@ pub enum EngineKind {
     Memory,
 }
 
+impl EngineKind {
+    /// Whether this build has the engine.
+    #[must_use]
+    pub fn is_compiled_in(self) -> bool {
+        match self {
+            Self::Redb | Self::Memory => true,
+            Self::Sled => cfg!(feature = "store-sled"),
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Options {
     pub data_dir: PathBuf,

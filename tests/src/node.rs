@@ -40,7 +40,7 @@ impl Node {
         Self::start_with(&[])
     }
 
-    /// The same with `--set` settings, each `section.key=value`.
+    /// The same with `--set` settings, each `section.key=value`, or `--config=FILE`.
     ///
     /// # Panics
     /// When it does not serve within 30 s.
@@ -123,7 +123,10 @@ impl Node {
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log);
         for setting in &self.settings {
-            command.args(["--set", setting]);
+            match setting.strip_prefix("--config=") {
+                Some(file) => command.args(["--config", file]),
+                None => command.args(["--set", setting]),
+            };
         }
         command.spawn().expect("exactmq starts")
     }

@@ -180,3 +180,42 @@ fn a_faulty_rule_file_keeps_the_old_rules() {
     ruled.publish_all("revoked");
     only_open(&mut client, "revoked");
 }
+
+/// A user that is gone from the password file, and anonymous clients once they are not let in any more, are told 0x87 and closed at the
+/// reload, idle or not; everybody else stays.
+#[test]
+fn removed_users_are_closed_at_the_reload() {
+    let users = tempfile::NamedTempFile::new().expect("a file");
+    let config = tempfile::NamedTempFile::new().expect("a file");
+    for name in ["alice", "bob"] {
+        let status = std::process::Command::new("mosquitto_passwd")
+            .args(["-b", users.path().to_str().expect("UTF-8"), name, "secret"])
+            .status()
+            .expect("mosquitto_passwd is installed");
+        assert!(status.success());
+    }
+    let path = users.path().display().to_string();
+    let write = |anonymous: bool| {
+        let text = format!("[auth]\npassword_file = \"{path}\"\nanonymous = {anonymous}\n");
+        std::fs::write(config.path(), text).expect("written");
+    };
+    write(true);
+    let node = Node::start_with(&[&format!("--config={}", config.path().display())]);
+    let mut alice = Client::connect(node.mqtt, &Options::v5("alice").login("alice", "secret"));
+    let mut bob = Client::connect(node.mqtt, &durable("bob").login("bob", "secret"));
+    let mut old = Client::connect(node.mqtt, &Options::v3("old").login("bob", "secret"));
+    let mut nobody = Client::connect(node.mqtt, &Options::v5("nobody"));
+    let text = std::fs::read_to_string(users.path()).expect("the users");
+    let rest: Vec<&str> = text.lines().filter(|line| !line.starts_with("bob:")).collect();
+    std::fs::write(users.path(), rest.join("\n")).expect("written");
+    node.reload();
+    let last = bob.until_closed(PATIENCE).pop().expect("a DISCONNECT");
+    assert_eq!((last.kind(), last.reason()), (14, 0x87));
+    assert!(old.until_closed(PATIENCE).is_empty());
+    assert!(alice.is_alive() && nobody.is_alive());
+    write(false);
+    node.reload();
+    let last = nobody.until_closed(PATIENCE).pop().expect("a DISCONNECT");
+    assert_eq!((last.kind(), last.reason()), (14, 0x87));
+    assert!(alice.is_alive());
+}

@@ -38,6 +38,28 @@ fn a_repeated_qos2_publish_is_delivered_once() {
     sub.expect_nothing();
 }
 
+/// [MQTT-4.3.3-8], [MQTT-4.3.3-11]: PUBLISH and PUBREL in one write are answered with PUBREC and then PUBCOMP, and the message arrives.
+#[test]
+fn a_pubrel_does_not_overtake_its_publish() {
+    let node = Node::start();
+    let mut sub = Client::connect(node.mqtt, &durable("sub"));
+    assert_eq!(sub.subscribe("t", 2), 2);
+    for options in [durable("p"), Options::v5("q")] {
+        let mut client = Client::connect(node.mqtt, &options);
+        for (round, retain) in [(1, 0), (2, 1)] {
+            let mut bytes = client.publish_bytes("t", b"x", 4 | retain, round, &[]);
+            bytes.extend([0x62, 2, 0, u8::try_from(round).expect("small")]);
+            client.send(&bytes);
+            let answers = [client.receive(), client.receive()];
+            assert_eq!(
+                answers.map(|answer| (answer.kind(), answer.packet_id(), answer.reason())),
+                [(5, round, 0), (7, round, 0)]
+            );
+            assert_eq!(sub.take_message().payload, b"x");
+        }
+    }
+}
+
 /// Scenario 71: PUBREL for an exchange in progress is answered 0x00 also after a reconnect, for an unknown id 0x92.
 #[test]
 fn pubrel_is_completed_when_known_and_0x92_when_not() {
@@ -145,6 +167,63 @@ fn packet_ids_in_flight_are_never_reused() {
         assert!(!open.contains(&id));
         open.push(id);
     }
+}
+
+/// P5, scenario 72 (§2.2.1): an inbox holds more messages than there are packet ids. With the first message unacknowledged delivery waits at
+/// the one that would share its id, also after a reconnect, and nothing is lost.
+#[test]
+fn more_messages_than_packet_ids_are_kept_and_delivered() {
+    const MESSAGES: usize = 66_000;
+    const IDS: usize = 65_535;
+    let node = Node::start_with(&[
+        "session.inbox_messages_max=100000",
+        "session.inbox_bytes_max=100000000",
+        "session.receive_maximum=1000",
+    ]);
+    let mut sub = Client::connect(node.mqtt, &durable("sub"));
+    assert_eq!(sub.subscribe("t", 1), 1);
+    sub.reset();
+    let mut publisher = Client::connect(node.mqtt, &Options::v5("p"));
+    for first in (0..MESSAGES).step_by(1_000) {
+        let batch: Vec<u8> = (first..first + 1_000)
+            .flat_map(|number| {
+                let id = u16::try_from(number % 1_000 + 1).expect("small");
+                publisher.publish_bytes("t", number.to_string().as_bytes(), 2, id, &[])
+            })
+            .collect();
+        publisher.send(&batch);
+        for _ in 0..1_000 {
+            assert_eq!(publisher.receive_kind(4).reason(), 0);
+        }
+    }
+    let mut sub = Client::connect(node.mqtt, &durable("sub"));
+    let first = sub.receive_publish();
+    assert_eq!(first.payload, b"0");
+    let mut acks = Vec::new();
+    for number in 1..IDS {
+        let got = sub.receive_publish();
+        assert_eq!(got.payload, number.to_string().as_bytes());
+        assert_ne!(got.packet_id, first.packet_id);
+        let [high, low] = got.packet_id.to_be_bytes();
+        acks.extend([0x40, 2, high, low]);
+        if acks.len() == 100 || number + 1 == IDS {
+            sub.send(&acks);
+            acks.clear();
+        }
+    }
+    sub.expect_nothing();
+    sub.reset();
+    let mut sub = Client::connect(node.mqtt, &durable("sub"));
+    let again = sub.receive_publish();
+    assert_eq!((again.packet_id, again.payload.as_slice(), again.dup), (first.packet_id, &b"0"[..], true));
+    sub.expect_nothing();
+    sub.settle(&again);
+    for number in IDS..MESSAGES {
+        let got = sub.receive_publish();
+        assert_eq!((got.payload.as_slice(), got.dup), (number.to_string().as_bytes(), false));
+        sub.settle(&got);
+    }
+    sub.expect_nothing();
 }
 
 /// [MQTT-3.3.4-9]: never more than Receive Maximum unacknowledged; QoS 0 passes meanwhile (§4.9), and acknowledgements make the rest flow.

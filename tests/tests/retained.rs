@@ -313,3 +313,44 @@ fn retained_messages_keep_their_properties() {
     );
     assert_eq!(found, tests::wire::all_properties(&properties));
 }
+
+/// P9: `limits.retained_messages_max` holds at once; a value at the limit is replaced and removed; MQTT 5 is told 0x97; 3.1.1 and QoS 0 cannot
+/// be told, and a Will has nobody to tell: those messages reach subscribers and are not retained.
+#[test]
+fn the_limit_of_retained_messages_is_exact() {
+    let node = Node::start_with(&[
+        "cluster.groups=1",
+        "limits.retained_messages_max=2",
+        "limits.retained_bytes_max=64",
+    ]);
+    let mut sub = Client::connect(node.mqtt, &Options::v5("sub"));
+    assert_eq!(sub.subscribe("t/#", 1), 1);
+    let mut v5 = Client::connect(node.mqtt, &Options::v5("p5").resume().expiry(60));
+    let mut v3 = Client::connect(node.mqtt, &Options::v3("p3"));
+    for (topic, payload) in [("t/a", "1"), ("t/b", "1"), ("t/a", "2")] {
+        assert_eq!(v5.publish(topic, payload, 2, true), 0);
+        assert_eq!(sub.take_message().payload, payload.as_bytes());
+    }
+    for qos in [1, 2, 2] {
+        assert_eq!(v5.publish("t/c", "refused", qos, true), 0x97);
+    }
+    v5.publish("t/c", "zero", 0, true);
+    assert_eq!(sub.take_message().payload, b"zero");
+    for qos in [1, 2] {
+        v3.publish("t/c", "old", qos, true);
+        assert_eq!(sub.take_message().payload, b"old");
+        v3.publish("t/a", "x".repeat(65), qos, true);
+        assert_eq!(sub.take_message().payload.len(), 65);
+    }
+    let dying = Client::connect(node.mqtt, &Options::v5("w").will("t/w", "bye", 1, true, 0));
+    dying.reset();
+    assert_eq!(sub.take_message().payload, b"bye");
+    let mut late = Client::connect(node.mqtt, &Options::v5("late"));
+    late.subscribe("t/#", 1);
+    let mut found: Vec<_> = (0..2).map(|_| late.take_message()).map(|got| (got.topic, got.payload)).collect();
+    found.sort();
+    assert_eq!(found, [("t/a".to_owned(), b"2".to_vec()), ("t/b".to_owned(), b"1".to_vec())]);
+    late.expect_nothing();
+    assert_eq!(v5.publish("t/b", "", 1, true), 0);
+    assert_eq!(v5.publish("t/c", "3", 1, true), 0);
+}

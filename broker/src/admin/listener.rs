@@ -1,25 +1,29 @@
 //! The socket side of the admin API: a bounded number of connections, none of them idle for long.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{AdminState, router};
 
-/// Open connections; more wait in the kernel's backlog.
+/// Open connections. At the limit the one that waits longest for a request of its client gives way to a new one.
 const CONNECTIONS_MAX: usize = 128;
-/// A connection on which nothing is read for so long is closed. Longer than any call takes.
+/// From the accept, or the first byte of a further request, to the end of its headers.
+const HEADERS: Duration = Duration::from_secs(3);
+/// A connection on which nothing happens for so long is closed. Longer than any call takes.
 const IDLE: Duration = Duration::from_secs(30);
 /// Pause after an accept that failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -33,7 +37,7 @@ pub async fn serve(
     state: AdminState,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let guard = Guard { listener, free: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+    let guard = Guard { listener, table: Arc::default() };
     let service = router(state).into_make_service_with_connect_info::<Peer>();
     axum::serve(guard, service).with_graceful_shutdown(stop).await
 }
@@ -50,7 +54,78 @@ impl Connected<IncomingStream<'_, Guard>> for Peer {
 
 struct Guard {
     listener: TcpListener,
-    free: Arc<Semaphore>,
+    table: Arc<Table>,
+}
+
+/// The open connections, oldest first.
+#[derive(Default)]
+struct Table {
+    slots: Mutex<BTreeMap<u64, Slot>>,
+    /// A connection is gone.
+    freed: Notify,
+}
+
+/// What the listener knows of a connection.
+#[derive(Default)]
+struct Slot {
+    /// A request is complete and its answer has not begun.
+    busy: bool,
+    evicted: bool,
+    waker: Option<Waker>,
+}
+
+impl Table {
+    /// Waits until one more connection may be there; at the limit the oldest that holds nobody's call is closed.
+    async fn make_room(&self) {
+        loop {
+            let freed = self.freed.notified();
+            {
+                let mut slots = self.slots.lock();
+                if slots.len() < CONNECTIONS_MAX {
+                    return;
+                }
+                let leaving = slots.values().filter(|slot| slot.evicted).count();
+                if slots.len() - leaving >= CONNECTIONS_MAX
+                    && let Some(slot) = slots.values_mut().find(|slot| !slot.busy && !slot.evicted)
+                {
+                    slot.evicted = true;
+                    if let Some(waker) = slot.waker.take() {
+                        waker.wake();
+                    }
+                }
+            }
+            freed.await;
+        }
+    }
+
+    fn add(&self) -> u64 {
+        let mut slots = self.slots.lock();
+        let id = slots.last_key_value().map_or(0, |(last, _)| last + 1);
+        slots.insert(id, Slot::default());
+        id
+    }
+
+    /// Whether the connection may go on; it is woken when it may not any more.
+    fn check(&self, id: u64, cx: &Context<'_>) -> io::Result<()> {
+        match self.slots.lock().get_mut(&id) {
+            Some(slot) if !slot.evicted => {
+                slot.waker = Some(cx.waker().clone());
+                Ok(())
+            }
+            _ => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    fn set_busy(&self, id: u64, busy: bool) {
+        if let Some(slot) = self.slots.lock().get_mut(&id) {
+            slot.busy = busy;
+        }
+    }
+
+    fn remove(&self, id: u64) {
+        self.slots.lock().remove(&id);
+        self.freed.notify_one();
+    }
 }
 
 impl Listener for Guard {
@@ -59,15 +134,11 @@ impl Listener for Guard {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         loop {
-            let Ok(permit) = Arc::clone(&self.free).acquire_owned().await else {
-                // The semaphore is never closed; were it, no connection may be let in.
-                std::future::pending::<()>().await;
-                continue;
-            };
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
                     let _ = stream.set_nodelay(true);
-                    return (Connection { stream, idle: Box::pin(sleep(IDLE)), _permit: permit }, peer);
+                    self.table.make_room().await;
+                    return (Connection::new(stream, Arc::clone(&self.table)), peer);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "admin connection not accepted");
@@ -82,15 +153,72 @@ impl Listener for Guard {
     }
 }
 
+/// ```text
+/// accept ──▶ Headers ──empty line──▶ Call ──first byte of the answer──▶ Between ──first byte──▶ Headers
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Headers,
+    Call,
+    Between,
+}
+
 struct Connection {
     stream: TcpStream,
-    idle: Pin<Box<Sleep>>,
-    _permit: OwnedSemaphorePermit,
+    phase: Phase,
+    /// The bytes before were a line end: one more is the empty line.
+    at_line_start: bool,
+    limit: Pin<Box<Sleep>>,
+    id: u64,
+    table: Arc<Table>,
 }
 
 impl Connection {
-    fn touch(&mut self) {
-        self.idle.as_mut().reset(Instant::now() + IDLE);
+    fn new(stream: TcpStream, table: Arc<Table>) -> Self {
+        let id = table.add();
+        let limit = Box::pin(sleep(HEADERS));
+        Self { stream, phase: Phase::Headers, at_line_start: false, limit, id, table }
+    }
+
+    fn limit(&mut self, limit: Duration) {
+        self.limit.as_mut().reset(Instant::now() + limit);
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.table.set_busy(self.id, phase == Phase::Call);
+        self.limit(if phase == Phase::Headers { HEADERS } else { IDLE });
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        match self.phase {
+            Phase::Call => self.limit(IDLE),
+            _ if bytes.is_empty() => {}
+            Phase::Between => {
+                self.at_line_start = false;
+                self.enter(Phase::Headers);
+                self.scan(bytes);
+            }
+            Phase::Headers => self.scan(bytes),
+        }
+    }
+
+    /// Looks for the empty line that ends the headers.
+    fn scan(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            match byte {
+                b'\n' if self.at_line_start => return self.enter(Phase::Call),
+                b'\n' => self.at_line_start = true,
+                b'\r' => {}
+                _ => self.at_line_start = false,
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.table.remove(self.id);
     }
 }
 
@@ -100,21 +228,24 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.table.check(self.id, cx)?;
+        let before = buf.filled().len();
         if let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(cx, buf) {
-            self.touch();
+            self.read(&buf.filled()[before..]);
             return Poll::Ready(result);
         }
-        ready!(self.idle.as_mut().poll(cx));
+        ready!(self.limit.as_mut().poll(cx));
         // Polled again after it fired, a timer must be armed.
-        self.idle = Box::pin(sleep_until(Instant::now() + IDLE));
+        self.limit = Box::pin(sleep_until(Instant::now() + IDLE));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.table.check(self.id, cx)?;
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        self.touch();
+        self.enter(Phase::Between);
         Poll::Ready(written)
     }
 

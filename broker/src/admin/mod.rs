@@ -118,6 +118,8 @@ pub struct EndDone {
     pub owner: Owner,
     /// Final revision of the row.
     pub revision: u64,
+    /// Why it ended: what the first End said.
+    pub reason: EndReason,
 }
 
 /// Why a session is not (known to be) ended.
@@ -203,6 +205,7 @@ pub fn router(state: AdminState) -> Router {
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn(problem::no_large_bodies))
         .layer(from_fn(problem::no_plain_errors))
         .with_state(state)
 }

@@ -220,6 +220,19 @@ pub struct EndRequest {
 }
 
 impl EndRequest {
+    /// A JSON object and nothing else: a list would pass for the fields in their order.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words of JSON.
+    pub(super) fn read(body: &[u8]) -> Result<Self, String> {
+        let value: serde_json::Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let fields = value.as_object().ok_or("it is not an object")?;
+        if fields.get("owner").is_some_and(|owner| !owner.is_object() && !owner.is_null()) {
+            return Err("owner is not an object".to_owned());
+        }
+        serde_json::from_value(value).map_err(|error| in_words(&error.to_string()))
+    }
+
     /// The reasons an operator may give: a session expires, or is replaced by a clean start, without one.
     pub(super) fn reason(&self) -> Option<EndReason> {
         match self.reason.as_str() {
@@ -238,6 +251,18 @@ impl EndRequest {
             Some(_) => None,
         }
     }
+}
+
+/// Rust names of types mean nothing to a caller.
+fn in_words(error: &str) -> String {
+    [
+        ("expected struct EndRequest", "expected an object"),
+        ("expected struct OwnerView", "expected an object"),
+        ("expected u64", "expected a number from 0 on"),
+        ("expected a boolean", "expected true or false"),
+    ]
+    .iter()
+    .fold(error.to_owned(), |text, (rust, word)| text.replace(rust, word))
 }
 
 /// Answer of a successful End.

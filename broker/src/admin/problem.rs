@@ -2,14 +2,14 @@
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 
 use super::model::OwnerView;
-use super::{EndError, PortError};
+use super::{BODY_BYTES_MAX, EndError, PortError};
 
 pub(super) const CONTENT: &str = "application/problem+json";
 
@@ -43,6 +43,10 @@ impl Problem {
 
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
         Self::new(400, "invalid", detail)
+    }
+
+    pub(super) fn too_large() -> Self {
+        Self::new(413, "too_large", format!("the body has more than {BODY_BYTES_MAX} bytes"))
     }
 
     pub(super) fn code(&self) -> &str {
@@ -96,6 +100,18 @@ pub(super) async fn no_route() -> Problem {
 
 pub(super) async fn no_method() -> Problem {
     Problem::new(405, "no_method", "this path does not take this method; /openapi.json lists what it takes")
+}
+
+/// A body that is announced as too large is not waited for.
+pub(super) async fn no_large_bodies(request: Request, next: Next) -> Response {
+    let announced =
+        request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
+        let mut response = Problem::too_large().into_response();
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return response;
+    }
+    next.run(request).await
 }
 
 /// Errors that the HTTP library makes itself (a body that is too large, a path that is not UTF-8) get the same form.

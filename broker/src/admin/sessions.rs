@@ -13,7 +13,7 @@ use session::id::{Key, Owner};
 
 use super::audit::{AuditPage, AuditRecord};
 use super::listener::Peer;
-use super::model::{EndAnswer, EndRequest, OwnerView, SessionDetail, SessionsView, StateWord};
+use super::model::{EndAnswer, EndRequest, OwnerView, SessionDetail, SessionsView, StateWord, reason_word};
 use super::{AdminState, EndCommand, Problem, SessionQuery};
 
 /// Sessions or audit records in one page.
@@ -69,14 +69,11 @@ pub(super) async fn end(
 ) -> Result<Json<EndAnswer>, Problem> {
     let key = key(client_id, query)?;
     let body = body.map_err(|rejection| match rejection.status().as_u16() {
-        413 => {
-            Problem::new(413, "too_large", format!("the body has more than {} bytes", super::BODY_BYTES_MAX))
-        }
+        413 => Problem::too_large(),
         _ => Problem::invalid(rejection.body_text()),
     })?;
-    let request: EndRequest = serde_json::from_slice(&body).map_err(|error| {
-        Problem::invalid(format!("the body is not {{\"reason\": …}} as expected: {error}"))
-    })?;
+    let request = EndRequest::read(&body)
+        .map_err(|what| Problem::invalid(format!("the body is not {{\"reason\": …}} as expected: {what}")))?;
     let command = command(&key, &request)?;
     // In a task of its own: a caller that hangs up does not stop half way, nor keep it out of the audit log.
     let task = tokio::spawn(end_and_record(state, peer, key, request, command));
@@ -125,7 +122,9 @@ async fn end_and_record(
         namespace: key.namespace.to_string(),
         client_id: key.client_id.to_string(),
         owner,
-        reason: request.reason.clone(),
+        reason: result
+            .as_ref()
+            .map_or_else(|_| request.reason.clone(), |done| reason_word(done.reason).to_owned()),
         will: request.will.clone().unwrap_or_else(|| "publish".to_owned()),
         release: request.release,
         result: problem.as_ref().map_or_else(|| "ended".to_owned(), |problem| problem.code().to_owned()),

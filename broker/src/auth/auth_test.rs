@@ -199,28 +199,43 @@ fn users_are_added_changed_and_removed_in_place() {
     assert_eq!(std::fs::read_to_string(&path).expect("text"), "garbage");
 }
 
-/// P9: the queue of password checks is bounded.
+/// P9: the queue of password checks is bounded, and nobody fills it for others: where one address floods it, another one takes a place of
+/// it and is served next.
 #[test]
-fn a_full_pool_says_busy() {
-    let pool = Pool::start(1, 1).expect("threads");
+fn a_flood_of_password_checks_holds_up_no_other_address() {
+    let pool = Pool::start(1, 4).expect("threads");
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let (started, running) = std::sync::mpsc::channel::<()>();
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let flood: std::net::IpAddr = [127, 0, 0, 1].into();
+    let same: std::net::IpAddr = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().into();
+    let other: std::net::IpAddr = [127, 0, 0, 2].into();
     run(async {
-        let first = pool.run(move || {
+        let note = |what: &'static str| {
+            let order = Arc::clone(&order);
+            move || order.lock().expect("not poisoned").push(what)
+        };
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut first = Box::pin(pool.run(flood, move || {
             started.send(()).expect("the test waits");
             blocked.recv().is_ok()
-        });
-        let mut first = Box::pin(first);
-        let waker = std::task::Waker::noop();
-        let mut context = std::task::Context::from_waker(waker);
+        }));
         assert!(first.as_mut().poll(&mut context).is_pending());
         running.recv().expect("the thread took it");
-        let mut second = Box::pin(pool.run(|| true));
-        assert!(second.as_mut().poll(&mut context).is_pending());
-        assert_eq!(pool.run(|| true).await, None);
+        let mut waiting: Vec<_> = (0..4).map(|_| Box::pin(pool.run(flood, note("flood")))).collect();
+        assert!(waiting.iter_mut().all(|one| one.as_mut().poll(&mut context).is_pending()));
+        assert_eq!(pool.run(same, note("flood")).await, None, "full, and it has most of it");
+        let mut login = Box::pin(pool.run(other, note("login")));
+        assert!(login.as_mut().poll(&mut context).is_pending(), "it has a place");
         release.send(()).expect("the thread waits");
-        assert_eq!((first.await, second.await), (Some(true), Some(true)));
+        assert_eq!((first.await, login.await), (Some(true), Some(())));
+        let mut done = 0;
+        for one in waiting {
+            done += usize::from(one.await.is_some());
+        }
+        assert_eq!(done, 3, "the last one gave way");
     });
+    assert_eq!(*order.lock().expect("not poisoned"), ["flood", "login", "flood", "flood"]);
 }
 
 #[test]

@@ -153,6 +153,22 @@ impl Grants {
     }
 }
 
+/// How a connection proved who it is: what has to go on being true for it to stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// A password, or nothing for the anonymous user. `certified`: the client's certificate names the same user.
+    Login { certified: bool },
+    /// An authentication method, which asks again by itself.
+    Method,
+}
+
+/// Which files had another content at a reload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FilesChanged {
+    pub passwords: bool,
+    pub rules: bool,
+}
+
 /// Everything that one configuration says about access.
 #[derive(Debug)]
 struct Policy {
@@ -164,6 +180,8 @@ struct Policy {
     subscribe: SubscribeRule,
     cache_ms: u64,
     cache_entries_max: usize,
+    /// Digests of the password file and the rule file.
+    digests: [Option<Digest>; 2],
 }
 
 /// The access control of one node.
@@ -188,6 +206,7 @@ impl Policy {
             subscribe: config.acl.subscribe,
             cache_ms: u64::from(auth.cache_s) * 1_000,
             cache_entries_max: auth.cache_entries_max,
+            digests: [digest(auth.password_file.as_deref())?, digest(config.acl.file.as_deref())?],
         })
     }
 }
@@ -210,18 +229,23 @@ impl Authority {
         })
     }
 
-    /// Reads the files again and swaps the policy. Connected clients stay; their next message meets the new rules.
+    /// Reads the files again and swaps the policy. The next message of a connected client meets the new rules, and whoever
+    /// [`Self::admits`] no more is to be closed.
     ///
     /// # Errors
     /// As [`Authority::open`]; the old policy then stays in force.
-    pub fn reload(&self, config: &Config) -> Result<(), AuthFileError> {
+    pub fn reload(&self, config: &Config) -> Result<FilesChanged, AuthFileError> {
         let policy = Policy::read(config, self.epoch.load(Ordering::Acquire) + 1)?;
         let epoch = policy.epoch;
+        let [passwords, rules] = {
+            let before = self.policy.load();
+            [0, 1].map(|file| before.digests[file] != policy.digests[file])
+        };
         self.policy.store(Arc::new(policy));
         self.cache.clear();
         // After the store: who sees the new epoch gets the new policy.
         self.epoch.store(epoch, Ordering::Release);
-        Ok(())
+        Ok(FilesChanged { passwords, rules })
     }
 
     /// Decides who the client is. Does not block: a password is hashed on the pool unless it was right a short time ago.
@@ -259,7 +283,8 @@ impl Authority {
             return named(user, AuthOutcome::Cached);
         }
         let name = Arc::clone(&user);
-        let right = self.pool.run(move || passwords.verify(&name, &password)).await.ok_or(Denied::Busy)?;
+        let verify = move || passwords.verify(&name, &password);
+        let right = self.pool.run(credentials.peer.ip(), verify).await.ok_or(Denied::Busy)?;
         if !right {
             return Err(Denied::BadCredentials);
         }
@@ -267,6 +292,21 @@ impl Authority {
             self.cache.insert(tag, policy.cache_ms, policy.cache_entries_max);
         }
         named(user, AuthOutcome::Password)
+    }
+
+    /// Whether a connection of `user` (`None`: anonymous) may stay under the policy as it is now. A changed password closes nothing, a
+    /// user that is gone does.
+    #[must_use]
+    pub fn admits(&self, user: Option<&str>, proof: Proof) -> bool {
+        let policy = self.policy.load();
+        match (user, proof) {
+            (_, Proof::Method) => true,
+            (None, Proof::Login { .. }) => policy.anonymous,
+            (Some(user), Proof::Login { certified }) => {
+                (certified && policy.certificate_user)
+                    || policy.passwords.as_ref().is_some_and(|passwords| passwords.contains(user))
+            }
+        }
     }
 
     /// The rules of a user as they are now.
@@ -286,6 +326,16 @@ impl Authority {
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
+}
+
+/// SHA-256 of a file.
+type Digest = [u8; 32];
+
+fn digest(path: Option<&std::path::Path>) -> Result<Option<Digest>, AuthFileError> {
+    let Some(path) = path else { return Ok(None) };
+    let text = error::read_text(path)?;
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    Ok(Digest::try_from(digest.as_ref()).ok())
 }
 
 fn named(user: Arc<str>, outcome: AuthOutcome) -> Result<(Principal, AuthOutcome), Denied> {

@@ -88,6 +88,12 @@ impl PasswordFile {
     }
 
     #[must_use]
+    pub fn contains(&self, user: &str) -> bool {
+        self.users.contains_key(user)
+    }
+
+    /// Number of users.
+    #[must_use]
     pub fn len(&self) -> usize {
         self.users.len()
     }

@@ -1,9 +1,12 @@
-//! The few threads that check passwords (about 25 ms of CPU each), and the bounded queue in front of them.
+//! The few threads that check passwords (about 25 ms of CPU each), and the bounded queue in front of them: one a source address, served
+//! in turn, so that a flood from one address holds up nobody else.
 
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use parking_lot::Mutex;
+use hashbrown::HashMap;
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -11,22 +14,54 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Ends its threads when it is dropped.
 #[derive(Debug)]
 pub(super) struct Pool {
-    queue: SyncSender<Job>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    waiting: Mutex<Waiting>,
+    news: Condvar,
+}
+
+/// Invariant: `turns` names every source of `jobs` once, and none of them has an empty queue.
+struct Waiting {
+    jobs: HashMap<IpAddr, VecDeque<Job>, foldhash::fast::RandomState>,
+    turns: VecDeque<IpAddr>,
+    len: usize,
+    len_max: usize,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
 }
 
 impl Pool {
     pub(super) fn start(threads: usize, queue_max: usize) -> std::io::Result<Self> {
-        let (queue, jobs) = sync_channel::<Job>(queue_max);
-        let jobs = Arc::new(Mutex::new(jobs));
+        let waiting = Waiting {
+            jobs: HashMap::default(),
+            turns: VecDeque::new(),
+            len: 0,
+            len_max: queue_max,
+            closed: false,
+        };
+        let shared = Arc::new(Shared { waiting: Mutex::new(waiting), news: Condvar::new() });
+        let pool = Self { shared };
         for index in 0..threads.max(1) {
-            let jobs = Arc::clone(&jobs);
-            std::thread::Builder::new().name(format!("password-{index}")).spawn(move || work(&jobs))?;
+            let shared = Arc::clone(&pool.shared);
+            std::thread::Builder::new().name(format!("password-{index}")).spawn(move || work(&shared))?;
         }
-        Ok(Self { queue })
+        Ok(pool)
     }
 
-    /// The result of `job`; `None` when the queue is full (or the job panicked).
-    pub(super) async fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+    /// The result of `job`, asked for from `source`; `None` when the queue is full (or the job panicked). In a full queue the last one of the
+    /// source that has most there gives way to one of a source that has less.
+    pub(super) async fn run<R: Send + 'static>(
+        &self,
+        source: IpAddr,
+        job: impl FnOnce() -> R + Send + 'static,
+    ) -> Option<R> {
         let (done, result) = oneshot::channel();
         let job = move || {
             // A client that gave up is not worth the hashing.
@@ -34,18 +69,82 @@ impl Pool {
                 let _ = done.send(job());
             }
         };
-        self.queue.try_send(Box::new(job)).ok()?;
+        // What gives way is dropped outside of the lock; its caller hears of it.
+        let refused = self.shared.waiting.lock().push(network(source), Box::new(job));
+        drop(refused);
+        self.shared.news.notify_one();
         result.await.ok()
     }
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>) {
-    loop {
-        // The guard lives only while waiting: another thread takes the next job meanwhile.
-        let job = jobs.lock().recv();
-        match job {
-            Ok(job) => job(),
-            Err(_) => return,
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.waiting.lock().closed = true;
+        self.shared.news.notify_all();
+    }
+}
+
+impl Waiting {
+    /// Takes the job, or returns the one that finds no place.
+    fn push(&mut self, source: IpAddr, job: Job) -> Option<Job> {
+        let mut refused = None;
+        if self.len >= self.len_max {
+            let own = self.jobs.get(&source).map_or(0, VecDeque::len);
+            let longest =
+                self.jobs.iter().max_by_key(|(_, queue)| queue.len()).map(|(of, queue)| (*of, queue.len()));
+            match longest {
+                Some((of, len)) if len > own + 1 => {
+                    refused = self.jobs.get_mut(&of).and_then(VecDeque::pop_back);
+                    self.len -= 1;
+                }
+                _ => return Some(job),
+            }
         }
+        let queue = self.jobs.entry(source).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(source);
+        }
+        queue.push_back(job);
+        self.len += 1;
+        refused
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let source = self.turns.pop_front()?;
+        let queue = self.jobs.get_mut(&source)?;
+        let job = queue.pop_front()?;
+        self.len -= 1;
+        if queue.is_empty() {
+            self.jobs.remove(&source);
+        } else {
+            self.turns.push_back(source);
+        }
+        Some(job)
+    }
+}
+
+/// Who has one IPv6 address has its whole /64.
+fn network(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let job = {
+            let mut waiting = shared.waiting.lock();
+            loop {
+                if let Some(job) = waiting.pop() {
+                    break job;
+                }
+                if waiting.closed {
+                    return;
+                }
+                shared.news.wait(&mut waiting);
+            }
+        };
+        job();
     }
 }

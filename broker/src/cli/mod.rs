@@ -2,6 +2,7 @@
 //!
 //! 0 ok, 1 failed, 2 usage, 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
 
+mod check;
 mod cluster;
 mod error;
 mod http;
@@ -149,7 +150,9 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("exactmq: {error}");
+            for line in error.to_string().lines() {
+                eprintln!("exactmq: {line}");
+            }
             ExitCode::from(error.exit_code())
         }
     }
@@ -183,7 +186,7 @@ fn run_node<T, E: Display>(
 }
 
 fn check_config(args: &ServeArgs, json: bool) -> Result<(), CliError> {
-    let loaded = args.load();
+    let loaded = args.load().and_then(check::beside);
     if json {
         print_json(&output::config(&loaded));
         return loaded.map(drop).map_err(|_| CliError::failed(&"the configuration is not valid"));

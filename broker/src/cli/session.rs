@@ -1,7 +1,13 @@
 //! `exactmq session list|show|end`.
 
+use std::num::NonZeroUsize;
+
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
+
+use session::id::check_identity;
+use session::limits::BOOT_ID_BYTES_MAX;
 
 use super::Remote;
 use super::error::CliError;
@@ -34,11 +40,12 @@ pub(super) enum Command {
         #[arg(long)]
         prefix: Option<String>,
         /// At most so many
-        #[arg(long, value_name = "N", default_value_t = 100)]
-        limit: usize,
+        #[arg(long, value_name = "N", default_value = "100")]
+        limit: NonZeroUsize,
     },
     /// Show one session: user, owner, inbox, Will, subscriptions
     Show {
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         client_id: String,
         #[command(flatten)]
         remote: Remote,
@@ -47,6 +54,7 @@ pub(super) enum Command {
     },
     /// End a session: its connection is closed, proved to have stopped, and nothing of it goes on; its row stays as `ended` for the binding retention
     End {
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         client_id: String,
         #[command(flatten)]
         remote: Remote,
@@ -103,7 +111,7 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
                 ("node", node.map(|node| node.to_string())),
                 ("prefix", prefix),
             ];
-            list(&remote, &filters, limit)
+            list(&remote, &filters, limit.get())
         }
         Command::Show { client_id, remote, namespace } => {
             let session = Client::new(&remote)?.get(&path(&client_id, &namespace, ""))?;
@@ -217,15 +225,21 @@ pub(super) fn tuple(owner: &Value) -> String {
     fields.map(|field| cell(owner, field)).join(":")
 }
 
+/// A number from 1 on, in digits.
+fn positive(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| digits && *number > 0)
+}
+
 /// The reverse of [`tuple`]. A boot id may contain ':', so the fields around it are taken from both ends.
 pub(super) fn parse_tuple(text: &str, namespace: &str, client_id: &str) -> Result<Value, CliError> {
     let parse = || {
         let (rest, connection) = text.rsplit_once(':')?;
         let mut parts = rest.splitn(4, ':');
-        let mut number = || parts.next()?.parse::<u64>().ok().filter(|number| *number > 0);
+        let mut number = || positive(parts.next()?);
         let (session_generation, owner_generation, node_id) = (number()?, number()?, number()?);
-        let boot_id = parts.next().filter(|boot| !boot.is_empty())?;
-        let connection_id = connection.parse::<u64>().ok().filter(|number| *number > 0)?;
+        let boot_id = parts.next().filter(|boot| check_identity(boot, BOOT_ID_BYTES_MAX).is_ok())?;
+        let connection_id = positive(connection)?;
         Some(json!({
             "namespace": namespace, "client_id": client_id, "session_generation": session_generation,
             "owner_generation": owner_generation, "node_id": node_id, "boot_id": boot_id, "connection_id": connection_id,

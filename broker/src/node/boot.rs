@@ -96,7 +96,7 @@ pub(super) async fn retire_earlier(
     Ok(())
 }
 
-/// Makes the configured inbox quotas and what gives way to them those of every group: they are part of its state, which brings along those
+/// Makes the configured quotas of inboxes and retained messages and what gives way to them those of every group: they are part of its state, which brings along those
 /// of an earlier start.
 ///
 /// # Errors
@@ -108,11 +108,14 @@ pub(super) async fn set_quotas(store: &Store, config: &Config) -> Result<(), Ser
         OnQuota::DropOld => QuotaRule::DropOld,
         OnQuota::End => QuotaRule::End,
     };
+    // The topics are spread over the groups by their hash, and so is the limit.
+    let retained_max = config.limits.retained_messages_max.div_ceil(u64::from(store.groups()));
     for group in (0..store.groups()).map(GroupId) {
-        let stored = store.read(group, |rows| (rows.quotas(), rows.quota_rule()));
+        let stored = store.read(group, |rows| (rows.quotas(), rows.quota_rule(), rows.quota_retained()));
         let quotas = (stored.0 != (messages, bytes)).then_some(Command::Quotas { messages, bytes });
         let rule = (stored.1 != rule).then_some(Command::QuotaRule(rule));
-        for command in quotas.into_iter().chain(rule) {
+        let retained = (stored.2 != retained_max).then_some(Command::RetainedQuota(retained_max));
+        for command in quotas.into_iter().chain(rule).chain(retained) {
             match store.call(group, command).await {
                 Ok(Reply::Done { .. }) => {}
                 // Nothing but the retirement of this boot refuses it.

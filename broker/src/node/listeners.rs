@@ -56,7 +56,7 @@ pub(super) fn listener_config(
 ///
 /// # Errors
 /// [`ServeError::Tls`]: a file that cannot be read or used.
-pub(super) fn tls(name: &Arc<str>, listener: &Listener) -> Result<Tls, ServeError> {
+pub(crate) fn tls(name: &Arc<str>, listener: &Listener) -> Result<Tls, ServeError> {
     let refused = |what: String| ServeError::Tls { listener: name.clone(), what };
     let read = |path: Option<&std::path::PathBuf>, key: &str| {
         let path = path.ok_or_else(|| refused(format!("{key} is missing")))?;

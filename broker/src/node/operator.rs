@@ -149,7 +149,13 @@ impl Operator {
         let input = EndInput { owner, reason: command.reason, will: command.will, release: command.release };
         let deadline = self.shared.clock.tick().plus_ms(END_TIMEOUT_MS);
         match self.shared.end(&input, deadline).await {
-            Ok(row) => Ok(EndDone { owner: input.owner, revision: row.revision }),
+            Ok(row) => {
+                let reason = match row.state {
+                    SessionState::Ended { reason } => reason,
+                    _ => input.reason,
+                };
+                Ok(EndDone { owner: input.owner, revision: row.revision, reason })
+            }
             Err(error) => Err(self.end_error(error, key)),
         }
     }

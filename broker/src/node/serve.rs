@@ -174,18 +174,34 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
     };
     let difference = config.reload(&new);
     let merged = config.reloaded(&new);
-    if let Err(error) = node.shared().auth.reload(&merged) {
-        tracing::error!(%error, "users and rules are not reloaded; the running configuration stays");
-        return;
-    }
+    let files = match node.shared().auth.reload(&merged) {
+        Ok(files) => files,
+        Err(error) => {
+            tracing::error!(%error, "users and rules are not reloaded; the running configuration stays");
+            return;
+        }
+    };
     for error in node.reload_tls(&merged) {
         tracing::error!(%error, "its certificate and key are not reloaded; the running ones stay");
     }
+    let mut changed = difference.changed;
+    for (is_changed, key) in [(files.passwords, "auth.password_file"), (files.rules, "acl.file")] {
+        if is_changed {
+            changed.push(format!("the content of {key}"));
+        }
+    }
+    // Under the louder of the two levels: a lower one must not hide what it came with.
+    let level = merged.log.level;
+    let louder = level > config.log.level;
+    if louder {
+        crate::cli::logging::set_level(level);
+    }
+    tracing::info!(?changed, needs_restart = ?difference.needs_restart, "configuration reloaded");
+    if !difference.needs_restart.is_empty() {
+        tracing::warn!(keys = ?difference.needs_restart, "these settings wait for a restart");
+    }
+    if !louder {
+        crate::cli::logging::set_level(level);
+    }
     *config = merged;
-    crate::cli::logging::set_level(config.log.level);
-    tracing::info!(
-        changed = ?difference.changed,
-        needs_restart = ?difference.needs_restart,
-        "configuration reloaded"
-    );
 }

@@ -7,6 +7,7 @@
 //! Anything that fails after the reservation gives the candidate up: it never got the transport, so nothing can act for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gateway::codec::ReasonCode;
 use session::id::{Boot, Owner};
@@ -28,6 +29,10 @@ use crate::owners::{LinkTransport, Owners};
 
 /// Proposals of one CONNECT. Another one follows only a definite refusal with the same previous owner (owner spec §15.15).
 const PROPOSALS_MAX: usize = 3;
+/// So often a CONNECT of another user looks again whether a connection ended: its client may have seen that before we know of it.
+const ENDING_LOOKS_MAX: u32 = 20;
+/// The pause between two looks.
+const ENDING_PAUSE: Duration = Duration::from_millis(5);
 /// Name of the anonymous principal where a name is needed.
 const ANONYMOUS: &str = "(anonymous)";
 
@@ -53,7 +58,7 @@ pub struct ConnectCase<'a, A, I> {
 /// Why one attempt failed.
 enum Failed {
     Refused(ConnectError),
-    /// The proposal was definitely refused; nothing changed.
+    /// The proposal was definitely refused and nothing changed, or its owner was ended at once: the client hears of neither.
     Raced,
 }
 
@@ -179,7 +184,7 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         met_active: &mut bool,
     ) -> Result<Connected, Failed> {
         self.check_deadline(input)?;
-        let read = self.read(input).await?;
+        let read = self.first_read(input).await?;
         *met_active |= read.row.as_ref().is_some_and(|row| row.state == SessionState::Active);
         let Isolated { row: previous, claim, sent } = match read.row {
             None => Isolated::default(),
@@ -196,6 +201,40 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
             self.over.lifetime_over(&input.key, old.lifetime);
         }
         Ok(connected)
+    }
+
+    /// The row, or nothing. A session that is over with its connection leaves its ClientID to anybody: where only the record of that is
+    /// missing, it is waited for.
+    async fn first_read(&self, input: &ConnectInput) -> Result<PointRead, ConnectError> {
+        let mut looks = ENDING_LOOKS_MAX;
+        loop {
+            match self.read(input).await {
+                Err(ConnectError::Binding) if self.is_ending(input, &mut looks).await? => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits a little where the row of another user is of a connection of this boot that ends or may end with its session; false: it stays.
+    async fn is_ending(&self, input: &ConnectInput, looks: &mut u32) -> Result<bool, ConnectError> {
+        let read = self.authority.read(&input.key).await.map_err(|_| ConnectError::Unavailable)?;
+        let Some(row) = read.row else { return Ok(true) };
+        if read.bound_until.is_none_or(|until| until <= self.clock.millis()) {
+            return Ok(true);
+        }
+        let ours = row.owner.node_id == self.boot.node_id && row.owner.boot_id == self.boot.boot_id;
+        if !ours || row.durable || row.state != SessionState::Active {
+            return Ok(false);
+        }
+        if let Some(recorded) = self.disconnects.end_of(&row.owner) {
+            return Ok(tokio::time::timeout(self.clock.until(input.deadline), recorded).await.is_ok());
+        }
+        if *looks == 0 {
+            return Ok(false);
+        }
+        *looks -= 1;
+        tokio::time::sleep(ENDING_PAUSE).await;
+        Ok(true)
     }
 
     /// A complete read of our own row, or nothing (owner spec §8.3); another user's session is never touched (P8).
@@ -322,7 +361,12 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         };
         self.check_receipt(input, &candidate.entry, &row, session_present != fresh)?;
         self.owners.activate(&candidate.entry, &candidate.transport, row.revision, until).map_err(
-            |error| if error == OwnerError::Stopped { ConnectError::Stopped } else { ConnectError::Deadline },
+            |error| match error {
+                OwnerError::Stopped => ConnectError::Stopped.into(),
+                // An End found the new owner in the row already.
+                OwnerError::Fenced => Failed::Raced,
+                _ => ConnectError::Deadline.into(),
+            },
         )?;
         // Whoever follows presence sees the old connection's Will before anything of its successor.
         if let (Some(wills), true) = (self.wills, previous.is_some()) {

@@ -209,6 +209,15 @@ impl Disconnects {
         })
     }
 
+    /// Resolves when the end of `owner` is recorded; `None`: its connection is not known to be closed.
+    pub(super) fn end_of(&self, owner: &Owner) -> Option<oneshot::Receiver<()>> {
+        let mut intents = self.intents.lock();
+        let intent = intents.get_mut(&owner.connection_id).filter(|intent| intent.stage != Stage::Open)?;
+        let (sender, receiver) = oneshot::channel();
+        intent.waiters.push(sender);
+        Some(receiver)
+    }
+
     /// Ends that are not recorded yet.
     #[must_use]
     pub fn pending(&self) -> usize {

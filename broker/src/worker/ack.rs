@@ -39,7 +39,12 @@ impl Worker {
     }
 
     /// PUBREL: the id is free again; PUBCOMP follows the commit of that.
-    fn release(&self, session: &mut Session, packet_id: u16, out: &mut Output) {
+    ///
+    /// One that overtakes the PUBREC of its publish waits for that: what is released may have been lost otherwise (P5).
+    pub(super) fn release(&self, session: &mut Session, packet_id: u16, out: &mut Output) {
+        if session.publishes.release_early(packet_id) {
+            return;
+        }
         let known = session.inbound.release(packet_id);
         let durable = session.durable.as_mut().map(|durable| {
             durable.resumed.retain(|resumed| *resumed != packet_id);

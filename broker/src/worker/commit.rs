@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gateway::codec::{AckType, ReasonCode};
 use gateway::connection::Output;
-use session::lifecycle::{Command, Reply};
+use session::lifecycle::{Command, Conflict, Reply};
 use session::owner::Scope;
 use session::time::Tick;
 use smallvec::SmallVec;
@@ -171,6 +171,10 @@ impl Worker {
         out: Option<&mut Output>,
     ) {
         let reply = match reply {
+            Ok(Reply::Conflict(Conflict::Quota)) if let Op::Prepared { publish } = op => {
+                self.retain_refused(session, publish);
+                return;
+            }
             Ok(Reply::Conflict(conflict)) => {
                 tracing::debug!(%conflict, "a command of a connection was refused");
                 session.failed = true;

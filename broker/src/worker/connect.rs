@@ -20,7 +20,7 @@ use super::access::Access;
 use super::client::{Durable, Event, Post, Scopes, Session};
 use super::inbox::Inbox;
 use super::publishes::Publishes;
-use crate::auth::{Credentials, Denied};
+use crate::auth::{Credentials, Denied, Proof};
 use crate::metrics::{ConnectOutcome, ProtocolLabel};
 use crate::usecase::{ConnectError, ConnectInput, Connected};
 
@@ -70,7 +70,12 @@ impl Worker {
             Ok(user) => user?,
             Err(_) => return Err(refused(ConnectError::Deadline)),
         };
-        let mut access = Access::new(&self.shared.auth, user.clone());
+        let mut access = Access::new(&self.shared.auth, user.clone(), proof(request, user.as_deref()));
+        // The users may have changed since the password was checked.
+        if !access.is_admitted(&self.shared.auth) {
+            let denied = Denied::NotAuthorized;
+            return Err((refusal(denied.reason(), &denied.to_string()), ConnectOutcome::NotAuthorized));
+        }
         let will = self.will(&packet, &key, &mut access)?;
         let expiry_sec = packet.session_expiry_sec.min(self.options.expiry_max_sec);
         let input = ConnectInput {
@@ -228,6 +233,13 @@ fn template(will: &Will<'_>) -> WillTemplate {
     message.qos = will.qos;
     message.retain = will.retain;
     WillTemplate { message, delay_sec: will.delay_sec, message_expiry_sec: will.message_expiry_sec }
+}
+
+fn proof(request: &ConnectRequest, user: Option<&str>) -> Proof {
+    if request.authenticated.is_some() {
+        return Proof::Method;
+    }
+    Proof::Login { certified: user.is_some() && request.peer.certificate_cn.as_deref() == user }
 }
 
 /// [MQTT-3.1.3-5] to -9: any valid name up to the limit; an empty one gets a random one.

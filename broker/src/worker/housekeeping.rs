@@ -1,10 +1,11 @@
-//! What a worker does four times a second: metrics, limits that need not be exact, `$SYS`.
+//! What a worker does four times a second: metrics, users that a reload removed, `$SYS`.
 
 use std::time::Duration;
 
 use session::lifecycle::GroupStat;
 
 use super::Worker;
+use super::client::Event;
 use super::stats::report_traffic;
 use super::sys::Totals;
 
@@ -19,10 +20,18 @@ impl Worker {
                 recorder.set_busy(u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX));
             }
         }
+        self.recheck_users();
         let stored = self.shared.stored();
-        self.retained_full.set(stored.retained >= self.options.retained_messages_max);
         if self.id == 0 {
             self.publish_sys(&stored);
+        }
+    }
+
+    /// After a reload every connection looks whether its user may stay.
+    fn recheck_users(&self) {
+        let epoch = self.shared.auth.epoch();
+        if self.users_checked.replace(epoch) != epoch {
+            self.links.for_each(|link| link.push_event(Event::Wake));
         }
     }
 

@@ -16,6 +16,7 @@ use gateway::codec::{AckType, ReasonCode};
 use gateway::connection::Output;
 use gateway::link::MessageDelivery;
 use session::lifecycle::{Ack, AckKind, Command};
+use session::limits::INBOX_SPAN_MAX;
 use session::message::{Message, QoS};
 use session::time::Millis;
 use smallvec::SmallVec;
@@ -45,6 +46,8 @@ pub(super) struct Inbox {
     end: u64,
     /// A page is being read.
     reading: bool,
+    /// Every offset below it is settled and committed, as far as is known: where the packet ids in use begin.
+    base: u64,
     /// Entries in the outbox that were not taken out yet.
     handed: u16,
     /// Offsets below this were written.
@@ -88,6 +91,11 @@ impl Inbox {
 
     fn has_room(&self) -> bool {
         self.queue.len() < QUEUE_MAX && self.queue_bytes < QUEUE_BYTES_MAX
+    }
+
+    /// Whether the packet id of `offset` may still belong to an exchange that a crash would resume.
+    fn is_beyond_ids(&self, offset: u64) -> bool {
+        offset.saturating_sub(self.base) >= INBOX_SPAN_MAX
     }
 
     fn push(&mut self, entry: InboxEntry) {
@@ -145,9 +153,11 @@ impl Worker {
         let port = Arc::clone(&self.port) as Arc<dyn storage::DeliveryPort>;
         inbox.end = self.shared.store.attach(*group, owner.lifetime, port, token);
         inbox.next = inbox.end;
+        inbox.base = inbox.end;
         let stat = self.shared.store.read(*group, |rows| rows.inbox(owner.lifetime));
         if let Some(stat) = stat.filter(|stat| stat.messages > 0) {
             inbox.next = stat.base.min(inbox.end);
+            inbox.base = inbox.next;
         }
     }
 
@@ -187,6 +197,9 @@ impl Worker {
                 continue;
             }
             let Some(durable) = session.durable.as_deref_mut() else { return };
+            if self.waits_for_id(durable) {
+                break;
+            }
             let inbox = &mut durable.inbox;
             let Some(entry) = inbox.queue.front() else { break };
             if entry.received {
@@ -224,6 +237,20 @@ impl Worker {
             inbox.reading = true;
             self.read_page(session);
         }
+    }
+
+    /// Whether the packet id of the entry at the front of the queue may belong to an older one that is not settled and committed: a crash
+    /// would resume that one. The commit of the session's acknowledgements comes by here again.
+    fn waits_for_id(&self, durable: &mut Durable) -> bool {
+        let Some(offset) = durable.inbox.queue.front().map(|entry| entry.offset) else { return false };
+        if !durable.inbox.is_beyond_ids(offset) {
+            return false;
+        }
+        let lifetime = durable.session.lifetime;
+        if let Some(stat) = self.shared.store.read(durable.group, |rows| rows.inbox(lifetime)) {
+            durable.inbox.base = durable.inbox.base.max(stat.base);
+        }
+        durable.inbox.is_beyond_ids(offset)
     }
 
     /// Whether the entry at the front of the queue is a retained message of a new subscription that is not the value of its topic any more;
@@ -406,6 +433,14 @@ mod tests {
         (0..10_000).for_each(|offset| inbox.pushed(pushed(offset)));
         assert_eq!(inbox.queue.len(), QUEUE_MAX);
         assert_eq!((inbox.next, inbox.end), (QUEUE_MAX as u64, 10_000));
+    }
+
+    /// Scenario 72: an offset whose id an unsettled one may have is told from one that is free.
+    #[test]
+    fn ids_in_use_end_65_535_behind_the_base() {
+        let inbox = Inbox { base: 7, ..Inbox::default() };
+        assert!(!inbox.is_beyond_ids(3) && !inbox.is_beyond_ids(7 + 65_534));
+        assert!(inbox.is_beyond_ids(7 + 65_535));
     }
 
     #[test]

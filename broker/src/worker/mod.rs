@@ -73,6 +73,8 @@ pub struct Worker {
     /// What the metrics were told last.
     reported: Cell<StatsView>,
     reported_traffic: Cell<Traffic>,
+    /// Epoch of the users and rules that the connections were last told of.
+    users_checked: Cell<u64>,
     recorder: Option<WorkerRecorder>,
     publisher: SystemPublisher,
     /// When the `$SYS` topics are due, on the worker that publishes them.
@@ -80,8 +82,6 @@ pub struct Worker {
     /// Time of the turn: read once, used for everything in it.
     now: Cell<Tick>,
     now_ms: Cell<Millis>,
-    /// The node holds as many retained messages as it may.
-    retained_full: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -115,12 +115,12 @@ impl Worker {
             stats: workers.stats(id),
             reported: Cell::default(),
             reported_traffic: Cell::default(),
+            users_checked: Cell::new(shared.auth.epoch()),
             recorder: shared.metrics.worker(usize::from(id)),
             publisher: SystemPublisher::new(Arc::clone(&shared)),
             sys_due: Cell::new(Tick(0)),
             now: Cell::new(shared.clock.tick()),
             now_ms: Cell::new(shared.clock.millis()),
-            retained_full: Cell::new(false),
             shared,
         })
     }

@@ -24,8 +24,6 @@ pub struct Options {
     pub subscriptions_max: usize,
     /// Filters in one SUBSCRIBE or UNSUBSCRIBE.
     pub filters_max: usize,
-    /// Retained messages of the node.
-    pub retained_messages_max: u64,
     /// Bytes of one retained payload.
     pub retained_bytes_max: usize,
     /// Whether QoS 0 messages for offline durable sessions are kept.
@@ -55,7 +53,6 @@ impl From<&Config> for Options {
             keep_alive_max_sec: config.session.keep_alive_max_s,
             subscriptions_max: config.limits.subscriptions_max,
             filters_max: config.limits.filters_max,
-            retained_messages_max: config.limits.retained_messages_max,
             retained_bytes_max: config.limits.retained_bytes_max,
             queue_qos0_offline: config.session.queue_qos0_offline,
             connect_timeout_ms: config.owner.connect_timeout_ms,

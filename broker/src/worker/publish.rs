@@ -47,6 +47,13 @@ impl Worker {
                 }
             }
         }
+        let unretained;
+        let mut publish = publish;
+        if self.is_too_large_to_retain(publish) && !can_be_told(publish.qos, out.version()) {
+            self.stats.dropped(DropReason::Retained, 1);
+            unretained = Publish { retain: false, ..*publish };
+            publish = &unretained;
+        }
         if let Some(refusal) = self.refusal(session, publish) {
             if resumed && out.version() == Version::V5 {
                 self.refuse_resumed(session, publish.packet_id, refusal, out);
@@ -106,6 +113,9 @@ impl Worker {
         while let Some(item) = session.publishes.take_finished() {
             if let Some(out) = out.as_deref_mut() {
                 acknowledge(session, item.packet_id, item.qos, item.reason, out);
+                if item.qos == QoS::ExactlyOnce && session.publishes.take_early_release(item.packet_id) {
+                    self.release(session, item.packet_id, out);
+                }
             }
         }
     }
@@ -120,14 +130,38 @@ impl Worker {
             self.stats.dropped(DropReason::NotAuthorized, 1);
             return Some(ReasonCode::NotAuthorized);
         }
-        if publish.retain && !publish.payload.is_empty() {
-            let too_large = publish.payload.len() > self.options.retained_bytes_max;
-            if too_large || self.retained_full.get() {
-                self.stats.dropped(DropReason::Retained, 1);
-                return Some(ReasonCode::QuotaExceeded);
-            }
+        if self.is_too_large_to_retain(publish) {
+            self.stats.dropped(DropReason::Retained, 1);
+            return Some(ReasonCode::QuotaExceeded);
         }
         None
+    }
+
+    fn is_too_large_to_retain(&self, publish: &Publish<'_>) -> bool {
+        publish.retain && publish.payload.len() > self.options.retained_bytes_max
+    }
+
+    /// The group of the topic holds as many retained messages as it may. Who can be told is refused; the message of anybody else is
+    /// delivered as one that is not to be retained.
+    pub(super) fn retain_refused(&self, session: &mut Session, number: u64) {
+        self.stats.dropped(DropReason::Retained, 1);
+        let Some(qos) = session.publishes.qos(number) else { return };
+        if !can_be_told(qos, session.version) {
+            session.publishes.not_retained(number);
+            return;
+        }
+        let durable = session.durable.as_ref().map(|durable| (durable.group, durable.session));
+        session.publishes.refused(number, ReasonCode::QuotaExceeded);
+        if let (QoS::ExactlyOnce, Some((group, owner)), Some(packet_id)) =
+            (qos, durable, session.publishes.packet_id(number))
+        {
+            // A refusing PUBREC frees the id ([MQTT-4.3.3-8]): the store forgets it first.
+            let command = Command::Release { session: owner, packet_id };
+            if self.propose(session, group, command, Op::Prepared { publish: number }) {
+                return;
+            }
+        }
+        session.publishes.prepared(number);
     }
 
     /// Answers in the order of receipt.
@@ -253,6 +287,11 @@ fn outgoing(worker: &Worker, qos: QoS, retain: bool, publisher: PartyId) -> Outg
 
 fn outcome(matched: bool) -> ReasonCode {
     if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers }
+}
+
+/// Whether an acknowledgement can say that a message was refused.
+fn can_be_told(qos: QoS, version: Version) -> bool {
+    qos != QoS::AtMostOnce && version == Version::V5
 }
 
 /// Whether the id was received on an earlier connection and is seen on this one for the first time.

@@ -23,6 +23,8 @@ pub(super) struct Publishes {
     stored: usize,
     /// Bytes of the messages that are not routed.
     unrouted_bytes: usize,
+    /// QoS 2 ids whose PUBREL came before their PUBREC went; each is in the queue.
+    early_releases: Vec<u16>,
 }
 
 /// One publish.
@@ -157,6 +159,22 @@ impl Publishes {
         }
     }
 
+    /// The retained value was not stored: the message goes on as one without RETAIN.
+    pub(super) fn not_retained(&mut self, number: u64) {
+        if let Some(work) = self.item(number).and_then(|item| item.work.as_mut()) {
+            Arc::make_mut(&mut work.message).retain = false;
+        }
+        self.prepared(number);
+    }
+
+    /// It is not routed, and answered with `reason` once what it waits for is there.
+    pub(super) fn refused(&mut self, number: u64, reason: ReasonCode) {
+        let Some(item) = self.item(number) else { return };
+        item.reason = reason;
+        let work = item.work.take();
+        self.unrouted_bytes -= work.as_ref().map_or(0, |work| work.message.len());
+    }
+
     /// The received id was stored under `sequence`.
     pub(super) fn received(&mut self, number: u64, first: bool, sequence: u64) {
         if let Some(item) = self.item(number) {
@@ -171,6 +189,27 @@ impl Publishes {
     /// The inboxes of one group have it.
     pub(super) fn appended(&mut self, number: u64) {
         self.prepared(number);
+    }
+
+    /// PUBREL came; whether it has to wait because the PUBREC of a publish under way goes first.
+    pub(super) fn release_early(&mut self, packet_id: u16) -> bool {
+        let waits = self.queue.iter().any(|item| item.qos == QoS::ExactlyOnce && item.packet_id == packet_id);
+        if waits && !self.early_releases.contains(&packet_id) {
+            self.early_releases.push(packet_id);
+        }
+        waits
+    }
+
+    /// Whether a PUBREL waits for the PUBREC that was just written.
+    pub(super) fn take_early_release(&mut self, packet_id: u16) -> bool {
+        let at = self.early_releases.iter().position(|early| *early == packet_id);
+        at.map(|at| self.early_releases.swap_remove(at)).is_some()
+    }
+
+    /// QoS of a publish under way.
+    pub(super) fn qos(&self, number: u64) -> Option<QoS> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.queue.get(at).map(|item| item.qos)
     }
 
     /// Packet id of a publish under way.

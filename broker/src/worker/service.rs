@@ -22,6 +22,9 @@ use crate::usecase::DisconnectInput;
 /// Unread completions are bounded by the scopes that produced them; new work is bounded by these.
 const FENCED: Disconnecting = Disconnecting { reason: ReasonCode::ServerBusy, text: None };
 
+/// The user was removed, or anonymous clients are not let in any more.
+const REMOVED: Disconnecting = Disconnecting { reason: ReasonCode::NotAuthorized, text: None };
+
 /// A command was refused or has no answer. DISCONNECT has no "Server unavailable" (§3.14.2.1).
 const STORE_LOST: Disconnecting =
     Disconnecting { reason: ReasonCode::ImplementationSpecificError, text: None };
@@ -70,6 +73,9 @@ impl Service for Worker {
 
     fn turn_begin(&self, session: &mut Session) -> Result<(), Disconnecting> {
         self.read_clock();
+        if !session.access.is_admitted(&self.shared.auth) {
+            return Err(REMOVED);
+        }
         let scope =
             self.shared.owners.registry().begin(self.now.get(), &session.entry).map_err(|_| FENCED)?;
         session.scopes.enter(scope);
@@ -117,6 +123,10 @@ impl Service for Worker {
             }
         }
         self.settle(session, out);
+        if !session.access.is_admitted(&self.shared.auth) {
+            self.end_turn(session);
+            return Err(REMOVED);
+        }
         if session.failed {
             self.end_turn(session);
             return Err(STORE_LOST);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use session::lifecycle::{Append, Command, Reply, Stamp, WillKey, WillRow};
+use session::lifecycle::{Append, Command, Conflict, Reply, Stamp, WillKey, WillRow};
 use session::message::Message;
 use storage::{Done, Proposal};
 use tokio::sync::oneshot;
@@ -48,6 +48,7 @@ impl SystemPublisher {
         let mut route =
             self.shared.router.route(message, PartyId::default(), queue_qos0_offline, stamp.map(stamp_hash));
         let mut replies = Vec::new();
+        let mut retained = None;
         for (group, targets) in std::mem::take(&mut route.durable) {
             let append = Append { message: Message::clone(message), stamp: stamp.cloned(), targets };
             replies.push(self.propose(group, Command::Append(Box::new(append))));
@@ -55,7 +56,7 @@ impl SystemPublisher {
         if message.retain {
             let group = self.shared.store.group_of_topic(message.topic());
             let retain = Command::Retain { message: Message::clone(message), stamp: stamp.cloned() };
-            replies.push(self.propose(group, retain));
+            retained = Some(self.propose(group, retain));
         }
         self.keep(message, route);
         Box::pin(async move {
@@ -65,7 +66,15 @@ impl SystemPublisher {
                     _ => return Err(NotPublished),
                 }
             }
-            Ok(())
+            match retained {
+                None => Ok(()),
+                Some(reply) => match reply.await {
+                    // There are as many as there may be: it is delivered and not retained.
+                    Ok(Ok(Reply::Conflict(Conflict::Quota))) => Ok(()),
+                    Ok(Ok(reply)) if !matches!(reply, Reply::Conflict(_)) => Ok(()),
+                    _ => Err(NotPublished),
+                },
+            }
         })
     }
 

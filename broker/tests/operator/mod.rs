@@ -105,6 +105,7 @@ impl AdminPort for FakeBroker {
     }
 
     fn end_session(&self, key: Key, command: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>> {
+        let reason = command.reason;
         self.ended.lock().expect("not poisoned").push((key.clone(), command));
         let error = self.end_error.lock().expect("not poisoned").take();
         let owner = self.sessions.lock().expect("not poisoned").remove(&key);
@@ -112,7 +113,7 @@ impl AdminPort for FakeBroker {
             match (error, owner) {
                 (Some(error), _) => Err(error),
                 (None, None) => Err(EndError::NotFound),
-                (None, Some(owner)) => Ok(EndDone { owner, revision: 4 }),
+                (None, Some(owner)) => Ok(EndDone { owner, revision: 4, reason }),
             }
         })
     }

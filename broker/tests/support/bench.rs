@@ -37,6 +37,8 @@ pub enum CommitFault {
     Malformed,
     /// Definitely refused.
     Conflict,
+    /// Committed, and an End fences the new owner before it is active.
+    EndedAtOnce,
 }
 
 /// Sockets: links whose connection closes as soon as it is asked to, unless they are stuck.
@@ -265,6 +267,9 @@ impl Authority for Bench {
         let mut reply = self.rows.apply(command);
         match (fault, &mut reply) {
             (CommitFault::LostReply, _) => return Err(Unavailable),
+            (CommitFault::EndedAtOnce, Reply::Row { row, .. }) => {
+                self.owners.registry().fence(self.rows.clock.tick(), &row.owner).unwrap();
+            }
             (CommitFault::SlowMs(ms), _) => self.rows.time.advance_ms(ms),
             (CommitFault::Malformed, Reply::Row { row, .. }) => row.owner.connection_id += 1,
             _ => {}

@@ -49,6 +49,13 @@ impl<E> Links<E> {
         self.slots.borrow().is_empty()
     }
 
+    /// Runs `f` on every link; `f` must not open or close connections.
+    pub fn for_each(&self, mut f: impl FnMut(&Link<E>)) {
+        for (_, link) in self.slots.borrow().iter() {
+            f(link);
+        }
+    }
+
     /// Asks all to close.
     pub fn request_close_all(&self, request: CloseRequest) {
         for (_, link) in self.slots.borrow().iter() {

@@ -127,6 +127,8 @@ pub enum Command {
     /// A retained message for the one inbox of a new subscription; answered with its offset, so that the consumer can pass over it
     /// when a newer value came meanwhile.
     Feed(Box<Append>),
+    /// How many retained messages this group holds at most; one that replaces another always fits. Idempotent.
+    RetainedQuota(u64),
 }
 
 /// What gives way when an inbox has no room for a message.

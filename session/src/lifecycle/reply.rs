@@ -46,6 +46,6 @@ pub enum Conflict {
     NotDue,
     #[error("a counter is exhausted")]
     Exhausted,
-    #[error("a quota of the session is reached")]
+    #[error("a quota is reached")]
     Quota,
 }

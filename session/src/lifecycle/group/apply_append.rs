@@ -74,7 +74,7 @@ impl Group {
         while let Some(life) = self.lifetimes.get_mut(&lifetime).filter(|life| !life.ended)
             && let Some(children) = life.children.as_deref_mut()
             && !children.inbox.has_room(len, self.quota_messages, self.quota_bytes)
-            && let Some(oldest) = children.inbox.droppable(life.fence != 0)
+            && let Some(oldest) = children.inbox.droppable(life.fence != 0, self.quota_messages)
         {
             self.settle(lifetime, oldest);
             dropped += 1;
@@ -182,7 +182,7 @@ impl Group {
     pub(super) fn sent(&mut self, session: SessionRef, through: u64) -> Result<Reply, Conflict> {
         let (children, dirty, _) = self.fenced(session)?;
         let inbox = &mut children.inbox;
-        let through = through.min(inbox.end()).max(inbox.sent_through);
+        let through = through.min(inbox.sendable_end()).max(inbox.sent_through);
         let unchanged = inbox.sent_by == session.owner_generation && inbox.sent_through == through;
         inbox.sent_by = session.owner_generation;
         inbox.sent_through = through;

@@ -159,8 +159,9 @@ impl Group {
         let Some(life) = self.lifetimes.get_mut(&old.lifetime) else { return };
         let Some(children) = life.children.as_deref_mut() else { return };
         let inbox = &mut children.inbox;
-        if inbox.sent_by != old.owner.owner_generation && inbox.sent_through != inbox.end() {
-            inbox.sent_through = inbox.end();
+        let through = inbox.sendable_end();
+        if inbox.sent_by != old.owner.owner_generation && inbox.sent_through < through {
+            inbox.sent_through = through;
             children.touch(old.lifetime, &mut self.dirty.lifetimes);
         }
     }

@@ -195,7 +195,7 @@ impl Group {
     pub(super) fn note_sent(&mut self, lifetime: u64, sent_through: u64) {
         let Some(life) = self.lifetimes.get_mut(&lifetime) else { return };
         let Some(children) = life.children.as_deref_mut() else { return };
-        let through = sent_through.min(children.inbox.end());
+        let through = sent_through.min(children.inbox.sendable_end());
         if through > children.inbox.sent_through {
             children.inbox.sent_through = through;
             children.touch(lifetime, &mut self.dirty.lifetimes);

@@ -107,7 +107,7 @@ impl Group {
             }
             let stat = children.inbox.stat();
             invariants::inbox_shape(&stat, messages, bytes)?;
-            invariants::inbox_span(stat.base, stat.end)?;
+            invariants::inbox_span(stat.base, children.inbox.sent_through)?;
         }
         for id in self.retained.values() {
             *refs.entry(*id).or_default() += 1;

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::invariants;
 use crate::lifecycle::command::Target;
 use crate::lifecycle::row::InboxStat;
 use crate::limits::INBOX_SPAN_MAX;
@@ -75,8 +74,8 @@ pub(super) struct Loaded {
 }
 
 /// ```text
-///   settled      base ─── unacknowledged span < 65,535 ───▶ end
-///  ─────────────┤ unsettled or settled out of order ├──────────
+///   settled      base ── may be in flight ≤ 65,535 ──▶ sendable_end ── waits ──▶ end
+///  ─────────────┤ unsettled or settled out of order                              ├────
 /// ```
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -133,6 +132,11 @@ impl Inbox {
         self.base + self.entries.len() as u64
     }
 
+    /// Entries below it may be in flight: no two of them share a packet id.
+    pub(super) fn sendable_end(&self) -> u64 {
+        self.end().min(self.base.saturating_add(INBOX_SPAN_MAX))
+    }
+
     pub(super) fn messages(&self) -> u64 {
         self.messages
     }
@@ -145,27 +149,32 @@ impl Inbox {
         InboxStat { base: self.base, end: self.end(), messages: self.messages, bytes: self.bytes }
     }
 
-    /// Whether one more message of `len` bytes fits the quota and the span of packet ids.
+    /// Whether one more message of `len` bytes fits the quota. What is settled behind an unsettled base counts for nothing until there is
+    /// more of it than a client alone can cause: [`INBOX_SPAN_MAX`].
     pub(super) fn has_room(&self, len: u64, quota_messages: u64, quota_bytes: u64) -> bool {
         self.messages < quota_messages
             && self.bytes.saturating_add(len) <= quota_bytes
-            && (self.entries.len() as u64) + 1 < INBOX_SPAN_MAX
+            && !self.is_spent(quota_messages)
+    }
+
+    /// Whether the entries, settled ones among them, are as many as may be kept.
+    fn is_spent(&self, quota_messages: u64) -> bool {
+        self.entries.len() as u64 >= quota_messages.saturating_add(INBOX_SPAN_MAX)
     }
 
     /// The oldest entry that may give way to a new one; `None`: none may, or that would make no room. `active`: a connection may know of
-    /// any entry, else of those below `sent_through`.
-    pub(super) fn droppable(&mut self, active: bool) -> Option<u64> {
+    /// any entry that can be in flight, else of those below `sent_through`.
+    pub(super) fn droppable(&mut self, active: bool, quota_messages: u64) -> Option<u64> {
         let skip = self.oldest.saturating_sub(self.base);
         let settled = self.entries.range(usize::try_from(skip).ok()?..).take_while(|entry| entry.settled());
         self.oldest = self.base + skip + settled.count() as u64;
-        let known = if active { u64::MAX } else { self.sent_through };
+        let known = if active { self.sendable_end() } else { self.sent_through };
         let may_go = |(offset, entry): &(u64, Entry)| {
             !entry.received() && (entry.qos() != QoS::ExactlyOnce || *offset >= known)
         };
         let (offset, _) = self.unsettled(self.oldest).find(may_go)?;
-        // Only the first entry gives a packet id back.
-        let spent = (self.entries.len() as u64) + 1 >= INBOX_SPAN_MAX;
-        (!spent || offset == self.base).then_some(offset)
+        // Only the first entry gives its place back.
+        (!self.is_spent(quota_messages) || offset == self.base).then_some(offset)
     }
 
     /// Appends a reference and returns its offset.
@@ -182,7 +191,6 @@ impl Inbox {
         self.messages += 1;
         self.bytes += len;
         self.touched_from = self.touched_from.min(offset / CHUNK);
-        assert!(invariants::inbox_span(self.base, self.end()).is_ok(), "invariant I2: inbox span");
         offset
     }
 
@@ -329,7 +337,7 @@ impl Inbox {
 
     /// Takes one entry of a stored row; rows come in order. False when `offset` is not the next one.
     pub(super) fn load(&mut self, offset: u64, loaded: &Loaded) -> bool {
-        if offset != self.end() || self.entries.len() as u64 + 1 >= INBOX_SPAN_MAX {
+        if offset != self.end() {
             return false;
         }
         let chunk = offset / CHUNK;

@@ -112,6 +112,8 @@ impl Group {
                 if inbox.sent_through > inbox.end() {
                     return Err(RowError::Incoherent(format!("lifetime {lifetime} sent more than it has")));
                 }
+                invariants::inbox_span(inbox.base(), inbox.sent_through)
+                    .map_err(|violation| RowError::Incoherent(violation.to_string()))?;
                 self.stat.inbox_messages += inbox.messages();
                 self.stat.inbox_bytes += inbox.bytes;
             }
@@ -138,6 +140,7 @@ impl Group {
         self.stamps.max = row.stamps_max;
         self.revision_floor = row.revision_floor;
         self.quota_rule = row.quota_rule;
+        self.quota_retained = row.quota_retained;
         self.dirty.meta = false;
     }
 

@@ -56,6 +56,7 @@ pub struct Group {
     quota_messages: u64,
     quota_bytes: u64,
     quota_rule: QuotaRule,
+    quota_retained: u64,
     /// Index of the last applied entry.
     applied: u64,
     /// Highest time seen in a batch: time never runs backwards inside a group.
@@ -248,6 +249,7 @@ impl Group {
             quota_messages,
             quota_bytes,
             quota_rule: QuotaRule::default(),
+            quota_retained: u64::MAX,
             applied: 0,
             clock: Millis(0),
             next_lifetime: 1,
@@ -354,6 +356,10 @@ impl Group {
             Command::Quotas { messages, bytes } => Ok(self.set_quotas(*messages, *bytes)),
             Command::QuotaRule(rule) => {
                 let unchanged = std::mem::replace(&mut self.quota_rule, *rule) == *rule;
+                Ok(Reply::Done { revision: 0, unchanged })
+            }
+            Command::RetainedQuota(retained) => {
+                let unchanged = std::mem::replace(&mut self.quota_retained, *retained) == *retained;
                 Ok(Reply::Done { revision: 0, unchanged })
             }
             Command::Feed(append) => self.feed(append, appended),

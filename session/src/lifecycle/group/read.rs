@@ -39,6 +39,12 @@ impl Group {
         self.quota_rule
     }
 
+    /// Retained messages that this group holds at most.
+    #[must_use]
+    pub fn quota_retained(&self) -> u64 {
+        self.quota_retained
+    }
+
     /// The row of a key.
     #[must_use]
     pub fn session(&self, key: &Key) -> Option<&SessionRow> {

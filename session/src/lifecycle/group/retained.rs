@@ -13,7 +13,7 @@ use crate::topic;
 
 impl Group {
     /// Replaces the retained message of a topic; an empty payload, or one that expired already, removes it. One with a stamp that
-    /// was seen changes nothing: a newer value may have come since.
+    /// was seen changes nothing: a newer value may have come since. `Quota` when the group is full and the topic has none yet.
     pub(super) fn retain(&mut self, message: &Message, stamp: Option<&Stamp>) -> Result<Reply, Conflict> {
         let name = message.topic();
         if name.is_empty() || name.contains('\0') || message.len() >= MESSAGE_BYTES_MAX as usize {
@@ -23,10 +23,16 @@ impl Group {
             if self.seen(stamp, Use::Retain) {
                 return Ok(Reply::Done { revision: 0, unchanged: true });
             }
-            self.record(stamp, Use::Retain);
         }
         let expired = message.expires_at.is_some_and(|at| at <= self.clock);
-        if message.payload().is_empty() || expired {
+        let removes = message.payload().is_empty() || expired;
+        if !removes && self.stat.retained >= self.quota_retained && !self.retained.contains_key(name) {
+            return Err(Conflict::Quota);
+        }
+        if let Some(stamp) = stamp {
+            self.record(stamp, Use::Retain);
+        }
+        if removes {
             let existed = self.remove_retained(name);
             return Ok(Reply::Done { revision: 0, unchanged: !existed });
         }

@@ -72,6 +72,7 @@ pub(super) struct MetaRow {
     pub revision_floor: u64,
     pub stamps_max: u64,
     pub quota_rule: QuotaRule,
+    pub quota_retained: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -338,6 +339,7 @@ impl Group {
             revision_floor: self.revision_floor,
             stamps_max: self.stamps.max,
             quota_rule: self.quota_rule,
+            quota_retained: self.quota_retained,
         }
     }
 

@@ -56,6 +56,36 @@ fn expired_ones_are_not_seen_and_tidied_away() {
     assert_eq!(world.group.stat().retained, 0, "expired on arrival: the old one is replaced by nothing");
 }
 
+/// P9: the limit is exact, a value is replaced and removed at it, and it is part of the rows.
+#[test]
+fn the_limit_holds_and_replacing_is_always_possible() {
+    let mut world = World::new();
+    assert!(matches!(world.apply(Command::RetainedQuota(2)), Reply::Done { unchanged: false, .. }));
+    retain(&mut world, "a", "1", None);
+    retain(&mut world, "b", "1", None);
+    world.reload();
+    assert_eq!(world.group.quota_retained(), 2);
+    assert_eq!(retain(&mut world, "c", "1", None), Reply::Conflict(Conflict::Quota));
+    assert_eq!(retain(&mut world, "a", "2", None), Reply::Done { revision: 0, unchanged: false });
+    assert_eq!(retain(&mut world, "c", "", None), Reply::Done { revision: 0, unchanged: true });
+    assert_eq!(world.group.stat().retained, 2);
+    retain(&mut world, "b", "", None);
+    assert_eq!(retain(&mut world, "c", "1", None), Reply::Done { revision: 0, unchanged: false });
+    assert_eq!(retained(&world, "#"), [("a".into(), "2".into()), ("c".into(), "1".into())]);
+}
+
+/// A limit that was lowered below what is there removes nothing.
+#[test]
+fn a_lowered_limit_keeps_what_is_there() {
+    let mut world = World::new();
+    retain(&mut world, "a", "1", None);
+    retain(&mut world, "b", "1", None);
+    world.apply(Command::RetainedQuota(0));
+    assert_eq!(retain(&mut world, "a", "2", None), Reply::Done { revision: 0, unchanged: false });
+    assert_eq!(retain(&mut world, "c", "1", None), Reply::Conflict(Conflict::Quota));
+    assert_eq!(world.group.stat().retained, 2);
+}
+
 #[test]
 fn a_topic_that_cannot_be_is_refused() {
     let mut world = World::new();

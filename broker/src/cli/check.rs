@@ -1,0 +1,41 @@
+//! `exactmq check-config`: what a configuration needs beside itself, so that what it accepts is not refused at the start.
+
+use crate::admin::AdminToken;
+use crate::auth::{Acl, PasswordFile};
+use crate::config::{ConfigError, Loaded, Origin, Problem};
+use crate::node::tls;
+
+/// Reads every file that the configuration names and asks whether this build has what it asks for. Makes and changes nothing.
+///
+/// # Errors
+/// Every fault that was found.
+pub(super) fn beside(loaded: Loaded) -> Result<Loaded, ConfigError> {
+    let config = &loaded.config;
+    let mut problems = Vec::new();
+    let mut problem = |key: &str, message: String| {
+        let origin = loaded.origins.get(key).cloned().unwrap_or(Origin::Default);
+        problems.push(Problem { origin, message: format!("{key}: {message}") });
+    };
+    if let Some(Err(error)) = config.auth.password_file.as_deref().map(PasswordFile::read) {
+        problem("auth.password_file", error.to_string());
+    }
+    if let Some(Err(error)) = config.acl.file.as_deref().map(Acl::read) {
+        problem("acl.file", error.to_string());
+    }
+    for (name, listener) in config.listeners.iter().filter(|(_, listener)| listener.protocol.is_secure()) {
+        if let Err(error) = tls(name, listener) {
+            problem(&format!("listener.{name}.tls_cert"), error.to_string());
+        }
+    }
+    if !config.storage.engine.is_compiled_in() {
+        problem("storage.engine", "this build of exactmq does not have the engine".to_owned());
+    }
+    let token_file = config.token_file();
+    if config.admin.address.0.is_some()
+        && token_file.exists()
+        && let Err(error) = AdminToken::read(&token_file)
+    {
+        problem("admin.token_file", error.to_string());
+    }
+    if problems.is_empty() { Ok(loaded) } else { Err(ConfigError { problems }) }
+}
