@@ -3,7 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -13,10 +14,17 @@ use tests::{Client, Node, Options, Packet, eventually};
 const SETTLE: Duration = Duration::from_secs(30);
 const SERVER_UNAVAILABLE: u8 = 0x88;
 
-/// A port that was free a moment ago: a node keeps it over restarts, and others are told of it.
+/// A port that was free a moment ago: a node keeps it over restarts, and others are told of it. Below those that the system gives to
+/// connections, so that none of them takes it while its node is down.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + u16::try_from(number % 20_000).expect("below 20,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 struct Cluster {
@@ -199,6 +207,51 @@ fn three_nodes_are_one_broker() {
     taken.until_closed(Duration::from_secs(5));
     let (_, present) = Client::connect_present(third, &durable("sub"));
     assert!(!present, "an ended session is not resumed");
+}
+
+/// P7: SUBACK of a subscriber without an inbox is effective on every node: what is published elsewhere after it arrives, in order.
+#[test]
+fn a_live_subscriber_hears_of_every_node() {
+    let cluster = Cluster::of_three();
+    let mut subscriber = Client::connect(cluster.node(3).mqtt, &Options::v5("live"));
+    let mut publishers =
+        [1, 2, 3].map(|id| Client::connect(cluster.node(id).mqtt, &Options::v5(&format!("pub{id}"))));
+    assert_eq!(subscriber.subscribe("live/#", 1), 1);
+    for (id, publisher) in (1..).zip(&mut publishers) {
+        for round in 0..10 {
+            let text = format!("{id} {round}");
+            assert_eq!(publisher.publish("live/t", &text, 1, false), 0);
+            assert_eq!(payloads(&mut subscriber, 1), [text]);
+        }
+    }
+}
+
+/// A join that kill -9 cuts short goes on by itself at the next start.
+#[test]
+fn a_join_survives_kill_9() {
+    let port = free_port();
+    let first = start(1, port);
+    succeeds(&first.cli(&["cluster", "init"]));
+    let mut client = Client::connect(first.mqtt, &durable("sub"));
+    assert_eq!(client.subscribe("t", 1), 1);
+    client.disconnect();
+    let mut second = start(2, free_port());
+    let asked = Command::new(tests::node::binary())
+        .args(["cluster", "join", &format!("127.0.0.1:{port}"), "--data-dir"])
+        .arg(second.dir())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut asked = asked.expect("exactmq runs");
+    let mark = second.dir().join("cluster.json");
+    eventually("the join is written down", SETTLE, || mark.exists().then_some(()));
+    second.kill();
+    asked.kill().expect("killed");
+    asked.wait().expect("it ends");
+    second.restart();
+    eventually("a member after all", SETTLE, || (status(&second)["state"] == "member").then_some(()));
+    let (_, present) = connect_when_served(&second, &durable("sub"));
+    assert!(present, "it holds what the cluster held");
 }
 
 /// P2, owner spec §14.1: a node that does not answer proves nothing. CONNECTs for its clients are refused in bounded time, others are served,
