@@ -147,7 +147,7 @@ impl Member {
         let _joining = AbortOnDrop(joining);
         loop {
             let mut members = self.members();
-            if let Ok(Some(Mark { stage: Stage::Joining { seed_id, seed, .. }, .. })) = self.mark()
+            if let Ok(Some(Mark { stage: Stage::Joining { seed_id, seed, emptied: true }, .. })) = self.mark()
                 && !members.iter().any(|member| member.node_id == seed_id)
             {
                 members.push(PeerAddress { node_id: seed_id, address: seed });
