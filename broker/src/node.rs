@@ -14,6 +14,8 @@ mod process;
 mod serve;
 mod telemetry;
 
+pub(crate) use boot::{durable_lifetimes, stored_routes};
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +37,10 @@ pub use serve::{ReadConfig, serve};
 use crate::admin;
 use crate::auth::{AuthFileError, Authority};
 use crate::clock::NodeClock;
+use crate::cluster::join::JoinService;
+use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
+use crate::cluster::services::services;
+use crate::cluster::{LinkError, Links, Member};
 use crate::config::Config;
 use crate::forward::Forwarding;
 use crate::metrics::Metrics;
@@ -43,7 +49,7 @@ use crate::route::Router;
 use crate::shared::{EndedNews, ForgetLifetimes, Shared};
 use crate::usecase::deadlines::{DeadlineCounters, Deadlines};
 use crate::usecase::disconnect::Disconnects;
-use crate::usecase::isolation::LocalIsolation;
+use crate::usecase::isolation::{ClusterIsolation, LocalIsolation};
 use crate::usecase::lease::{BootLease, LeaseError};
 use crate::usecase::queue::ConnectQueue;
 use crate::usecase::reclaim::{Reclaimer, Retention};
@@ -67,6 +73,10 @@ pub enum ServeError {
     Owners(#[from] OwnerError),
     #[error("{0}")]
     Lease(#[from] LeaseError),
+    #[error("{0}")]
+    Cluster(#[from] PrepareError),
+    #[error("{0}")]
+    Link(#[from] LinkError),
     #[error("an earlier boot of this node could not be retired; the log says why")]
     Retire,
     #[error("listener {listener}: {what}")]
@@ -106,6 +116,7 @@ pub struct Node {
     tls: Vec<(Arc<str>, Tls)>,
     deadlines: Arc<Deadlines>,
     admin: Option<admin::Running>,
+    member: Arc<Member>,
 }
 
 impl Node {
@@ -116,10 +127,21 @@ impl Node {
     pub async fn start(config: &Config) -> Result<Self, ServeError> {
         let clock = Arc::new(NodeClock::default());
         let boot = Boot { node_id: config.node.id, boot_id: boot::new_boot_id()? };
+        let data_dir = config.node.data_dir.clone();
+        let node_id = boot.node_id;
+        let prepared = tokio::task::spawn_blocking(move || prepare(&data_dir, node_id)).await;
+        let formation = prepared.map_err(|error| StorageError::Unavailable(error.to_string()))??;
         let (boots, recovered) = Boots::recover(&config.node.data_dir, boot.node_id, &boot.boot_id)?;
         let boots = Arc::new(boots);
-        let store = Store::open(store_options(config, &boot), clock.clone()).await?;
-        let node = Self::assemble(config, clock, boot, (boots, recovered), store.clone()).await;
+        let identity = storage::Identity::open(&config.node.data_dir, boot.node_id)?;
+        let links = Links::open(config, &boot, identity.cluster_id, &clock)?;
+        let options = storage::Options {
+            peers: links.clone().map(|links| links as Arc<dyn storage::Peers>),
+            formation,
+            ..store_options(config, &boot)
+        };
+        let store = Store::open(options, clock.clone()).await?;
+        let node = Self::assemble(config, clock, boot, (boots, recovered), (store.clone(), links)).await;
         if node.is_err()
             && let Err(error) = store.close().await
         {
@@ -133,7 +155,7 @@ impl Node {
         clock: Arc<NodeClock>,
         boot: Boot,
         (boots, recovered): (Arc<Boots>, Recovered),
-        store: Store,
+        (store, links): (Store, Option<Arc<Links>>),
     ) -> Result<Self, ServeError> {
         let workers = Arc::new(Workers::new(config.node.workers()));
         let owners = Arc::new(Owners::new(owner_options(config, &boot), (*clock).clone(), workers.clone())?);
@@ -144,20 +166,23 @@ impl Node {
             owners: owners.clone(),
             lease_ms: config.owner.lease_ms,
         };
-        lease.start().await?;
-        boot::set_quotas(&store, config).await?;
-        boot::retire_earlier(&boots, &recovered, &store, &clock).await?;
+        let settle = Settle { boots: boots.clone(), recovered, config: config.clone() };
+        let settled = store.is_alone() && store.status().iter().all(|group| !group.nodes.is_empty());
+        if settled {
+            lease.start().await?;
+            settle.run(&store, &clock).await?;
+        }
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
         let auth = Arc::new(Authority::open(config, metrics.control())?);
         let router = Arc::new(Router::new(auth.clone()));
-        let ended = EndedNews::of(&store);
+        let ended = EndedNews::of(&store, links.is_some());
         let full = ended.full_inboxes();
         boot::restore_routes(&store, &router);
-        let forget = Arc::new(ForgetLifetimes::new(store.clone(), router.clone(), ended));
+        let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
         let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), clock.clone(), &metrics));
-        let isolation = isolation(&boot, &owners, &boots, &store);
+        let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
         let shared = Arc::new(Shared {
             boot,
             clock,
@@ -176,15 +201,12 @@ impl Node {
             lease_ms: config.owner.lease_ms,
             reclaimer: std::sync::OnceLock::new(),
         });
+        let member = Arc::new(Member::new(&shared, links, &config.node.data_dir));
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
         let mut tasks = Self::spawn_tasks(&shared, &deadlines);
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
-        let lease = spawn_lease(lease);
-        let gateway = {
-            let shared = shared.clone();
-            let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
-            Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))?
-        };
+        let lease = spawn_lease(lease, (!settled).then_some(settle));
+        let gateway = Self::start_workers(&shared, config)?;
         let mut node = Self {
             shared,
             gateway,
@@ -195,6 +217,7 @@ impl Node {
             tls: Vec::new(),
             deadlines,
             admin: None,
+            member,
         };
         if let Err(error) = node.open(config).await {
             node.stop(Duration::from_secs(1)).await;
@@ -203,11 +226,29 @@ impl Node {
         Ok(node)
     }
 
+    fn start_workers(shared: &Arc<Shared>, config: &Config) -> Result<Gateway<Worker>, StartError> {
+        let shared = shared.clone();
+        let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
+        Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))
+    }
+
     /// Lets clients and operators in.
     async fn open(&mut self, config: &Config) -> Result<(), ServeError> {
+        if let Some(links) = &self.member.links {
+            let join =
+                JoinService::new(self.shared.store.clone(), &config.node.data_dir, self.shared.boot.node_id);
+            let answered = self.shared.forwarding.serve(services(&self.shared, join));
+            let address = links.listen(answered).await?;
+            tracing::info!(%address, "peers are let in");
+            links.follow(&self.member.members());
+            self.shared.forwarding.start(links.clone());
+            self.shared.forwarding.settled(ROUTES_WAIT).await;
+            self.tasks.push(tokio::spawn(self.member.clone().follow_forever()));
+        }
         self.listen(config)?;
         let operator = operator::Operator {
             shared: self.shared.clone(),
+            member: self.member.clone(),
             started_at: self.shared.clock.millis(),
             recorder: self.shared.metrics.control(),
         };
@@ -308,10 +349,22 @@ impl Node {
         self.admin.as_ref().map(|admin| admin.address)
     }
 
+    /// Address of the peer port, when there is one.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.member.links.as_ref().and_then(|links| links.address())
+    }
+
     /// Address of the listener with this name.
     #[must_use]
     pub fn address(&self, name: &str) -> Option<SocketAddr> {
         self.listeners.iter().find(|bound| &*bound.name == name).map(|bound| bound.address)
+    }
+
+    /// Notified when the node has to be started anew to join a cluster.
+    #[must_use]
+    pub fn restart_wanted(&self) -> Arc<tokio::sync::Notify> {
+        self.member.restart.clone()
     }
 
     /// Returns when the node cannot go on: the store failed, or this boot was retired.
@@ -324,7 +377,7 @@ impl Node {
 
     /// Stops everything, in order, within about `timeout`.
     pub async fn stop(self, timeout: Duration) -> Stopped {
-        let Self { shared, gateway, boots, tasks, lease, admin, .. } = self;
+        let Self { shared, gateway, boots, tasks, lease, admin, member, .. } = self;
         if let Some(admin) = admin {
             // An operator's call that takes longer than its share is cut off with the process.
             let _ = tokio::time::timeout(timeout / 8, admin.stop()).await;
@@ -342,7 +395,12 @@ impl Node {
         for task in &tasks {
             task.abort();
         }
-        if let Err(error) = shared.store.close().await {
+        give_up_unless_fresh(&shared.store, &member.data_dir);
+        let closed = shared.store.close().await;
+        if let Some(links) = &member.links {
+            links.close().await;
+        }
+        if let Err(error) = closed {
             tracing::error!(%error, "the store did not close in order; the next start recovers it");
             return Stopped::Unproved;
         }
@@ -381,9 +439,14 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Renews the boot lease until that fails.
-fn spawn_lease(lease: BootLease) -> JoinHandle<LeaseError> {
+/// Renews the boot lease until that fails. With `settle` the lease is not begun yet: a majority may still be missing.
+fn spawn_lease(lease: BootLease, settle: Option<Settle>) -> JoinHandle<LeaseError> {
     tokio::spawn(async move {
+        if let Some(settle) = settle
+            && let Err(error) = settle.until_done(&lease).await
+        {
+            return error;
+        }
         match lease.run_forever().await {
             Ok(()) => LeaseError::Unavailable,
             Err(error) => error,
@@ -391,15 +454,63 @@ fn spawn_lease(lease: BootLease) -> JoinHandle<LeaseError> {
     })
 }
 
-/// What this node can prove by itself.
-fn isolation(boot: &Boot, owners: &Arc<Owners>, boots: &Arc<Boots>, store: &Store) -> LocalIsolation {
+/// What the groups have to take before this node is settled: the quotas of its configuration, the retirement of its earlier boots.
+struct Settle {
+    boots: Arc<Boots>,
+    recovered: Recovered,
+    config: Config,
+}
+
+impl Settle {
+    async fn run(&self, store: &Store, clock: &NodeClock) -> Result<(), ServeError> {
+        boot::set_quotas(store, &self.config).await?;
+        boot::retire_earlier(&self.boots, &self.recovered, store, clock).await
+    }
+
+    /// Tries until a majority takes the lease and the rest.
+    async fn until_done(&self, lease: &BootLease) -> Result<(), LeaseError> {
+        loop {
+            match lease.start().await {
+                Ok(()) => break,
+                Err(LeaseError::Retired) => return Err(LeaseError::Retired),
+                Err(error) => tracing::info!(%error, "waiting for a majority"),
+            }
+            tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+        while let Err(error) = self.run(&lease.store, &lease.clock).await {
+            tracing::warn!(%error, "earlier boots are not retired yet");
+            if lease.renew().await == Err(LeaseError::Retired) {
+                return Err(LeaseError::Retired);
+            }
+            tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+        Ok(())
+    }
+}
+
+/// How long a start waits for what other nodes have subscribers of; until it is known, they get everything.
+const ROUTES_WAIT: Duration = Duration::from_millis(500);
+
+/// Between two attempts at groups that have no majority.
+const SETTLE_PAUSE: Duration = Duration::from_millis(250);
+
+/// What this node can prove by itself, and what it may ask others.
+fn isolation(
+    boot: &Boot,
+    owners: &Arc<Owners>,
+    boots: &Arc<Boots>,
+    store: &Store,
+    (clock, links): (&NodeClock, Option<&Links>),
+) -> ClusterIsolation {
     let evidence = boot::BootEvidence { boots: boots.clone(), store: store.clone() };
-    LocalIsolation {
+    let local = LocalIsolation {
         node_id: boot.node_id,
         boot_id: boot.boot_id.clone(),
         owners: owners.clone(),
         receipts: Arc::new(evidence),
-    }
+    };
+    let peers = links.map_or_else(ownerrpc::QuiesceClient::without_peers, Links::quiescence);
+    ClusterIsolation { local, clock: clock.clone(), peers }
 }
 
 fn retention(config: &Config) -> Retention {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gateway::codec::ReasonCode;
 use parking_lot::Mutex;
-use session::id::Key;
+use session::id::{Key, Owner};
 use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, WillKey, WillStage};
 use session::time::Tick;
 use storage::{EventPort, GroupId};
@@ -22,7 +22,7 @@ use crate::usecase::authority::StoreAuthority;
 use crate::usecase::connect::ConnectCase;
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
 use crate::usecase::end::{Call, EndCase, EndError};
-use crate::usecase::isolation::{LocalIsolation, Timed};
+use crate::usecase::isolation::{ClusterIsolation, Timed};
 use crate::usecase::queue::ConnectQueue;
 use crate::usecase::quota::FullInboxes;
 use crate::usecase::reclaim::Reclaimer;
@@ -30,6 +30,8 @@ use crate::usecase::will::{EarlierWills, WillExecutor};
 use crate::usecase::{ConnectError, ConnectInput, Connected, EndInput};
 use crate::worker::{self, Workers};
 
+/// Lifetimes whose subscriptions are taken over under one version of the routing index.
+const FOLLOW_PAGE: usize = 256;
 /// How often and at which distance an End is tried again when the end of the connection was recorded at the same time.
 const END_ATTEMPTS: usize = 3;
 const END_PAUSE: Duration = Duration::from_millis(10);
@@ -54,7 +56,7 @@ pub struct Shared {
     pub connects: ConnectQueue,
     /// The executor of Wills; it publishes through this node, so it comes last and is not kept alive from here.
     pub wills: OnceLock<Weak<WillExecutor>>,
-    pub isolation: LocalIsolation,
+    pub isolation: ClusterIsolation,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
     /// Reclamation; it hands messages on through this node, so it comes last and is not kept alive from here.
@@ -65,6 +67,7 @@ pub struct Shared {
 /// ended them and whatever became of the call.
 #[derive(Debug)]
 pub struct ForgetLifetimes {
+    pub boot: session::id::Boot,
     pub store: storage::Store,
     pub router: Arc<Router>,
     news: EndedNews,
@@ -77,6 +80,11 @@ pub struct EndedNews(Arc<EndedQueue>);
 #[derive(Debug, Default)]
 struct EndedQueue {
     ended: Mutex<Vec<(GroupId, u64)>>,
+    /// Lifetimes whose stored subscriptions changed; only where other nodes change them too.
+    subscribed: Mutex<Vec<(GroupId, u64)>>,
+    /// Groups whose whole state was replaced.
+    replaced: Mutex<Vec<GroupId>>,
+    follows: bool,
     wake: Notify,
     full: Arc<FullInboxes>,
 }
@@ -92,6 +100,18 @@ impl EventPort for EndedQueue {
     fn over_quota(&self, group: GroupId, lifetimes: Vec<u64>) {
         self.full.report(group, lifetimes);
     }
+
+    fn subscribed(&self, group: GroupId, lifetimes: Vec<u64>) {
+        if self.follows && !lifetimes.is_empty() {
+            self.subscribed.lock().extend(lifetimes.into_iter().map(|lifetime| (group, lifetime)));
+            self.wake.notify_one();
+        }
+    }
+
+    fn replaced(&self, group: GroupId) {
+        self.replaced.lock().push(group);
+        self.wake.notify_one();
+    }
 }
 
 impl EndedNews {
@@ -101,10 +121,10 @@ impl EndedNews {
         self.0.full.clone()
     }
 
-    /// Collects the news of `store` from now on. Begin before the routes are restored, so that none is missed.
+    /// Collects the news of `store` from now on; `follows`: other nodes change subscriptions too. Begin before the routes are restored, so that none is missed.
     #[must_use]
-    pub fn of(store: &storage::Store) -> Self {
-        let queue = Arc::new(EndedQueue::default());
+    pub fn of(store: &storage::Store, follows: bool) -> Self {
+        let queue = Arc::new(EndedQueue { follows, ..EndedQueue::default() });
         store.watch(&(queue.clone() as Arc<dyn EventPort>));
         Self(queue)
     }
@@ -112,14 +132,32 @@ impl EndedNews {
 
 impl ForgetLifetimes {
     #[must_use]
-    pub fn new(store: storage::Store, router: Arc<Router>, news: EndedNews) -> Self {
-        Self { store, router, news }
+    pub fn new(boot: session::id::Boot, store: storage::Store, router: Arc<Router>, news: EndedNews) -> Self {
+        Self { boot, store, router, news }
+    }
+
+    /// Takes over the subscriptions that other nodes stored.
+    fn follow(&self) {
+        let mut changed = std::mem::take(&mut *self.news.0.subscribed.lock());
+        for group in std::mem::take(&mut *self.news.0.replaced.lock()) {
+            let stored = crate::node::durable_lifetimes(&self.store, group);
+            let all = stored.into_iter().chain(self.router.lifetimes(group));
+            changed.extend(all.map(|lifetime| (group, lifetime)));
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        for page in changed.chunks(FOLLOW_PAGE) {
+            self.router.follow(page, |group, lifetime| {
+                crate::node::stored_routes(&self.store, &self.boot, group, lifetime)
+            });
+        }
     }
 
     /// Forgets what the store reports; the storage thread is not held up by the routing. Runs until the task is dropped.
     pub async fn run_forever(self: Arc<Self>) {
         loop {
             self.news.0.wake.notified().await;
+            self.follow();
             let ended = std::mem::take(&mut *self.news.0.ended.lock());
             for (group, lifetime) in ended {
                 self.router.forget_inbox(group, lifetime);
@@ -176,6 +214,10 @@ impl Shared {
         input: &ConnectInput,
         recheck: &impl Fn() -> bool,
     ) -> Result<Connected, ConnectError> {
+        if self.owners.lease_until() <= self.clock.tick() && !self.store.is_alone() {
+            // No majority took the lease: nobody could be served, and nothing is disturbed for it.
+            return Err(ConnectError::Unavailable);
+        }
         let authority = StoreAuthority(self.store.clone());
         let wills = self.wills.get().and_then(Weak::upgrade);
         let recorder = self.metrics.control();
@@ -241,17 +283,21 @@ impl Shared {
 
     /// Takes over what becomes of the connection's end, and leaves the notice for its client, when `input` names the current owner.
     fn claim_end(&self, input: &EndInput) -> Option<IntentClaim> {
-        let owner = &input.owner;
+        let notice = match input.reason {
+            EndReason::Quota => ReasonCode::QuotaExceeded,
+            _ => ReasonCode::AdministrativeAction,
+        };
+        self.claim_if_current(&input.owner, notice)
+    }
+
+    /// The same for an owner that somebody else, maybe another node, is about to stop.
+    pub(crate) fn claim_if_current(&self, owner: &Owner, notice: ReasonCode) -> Option<IntentClaim> {
         let group = self.store.group_of(&owner.key);
         let current =
             self.store.read(group, |rows| rows.session(&owner.key).is_some_and(|row| row.owner == *owner));
         if !current || owner.node_id != self.boot.node_id || owner.boot_id != self.boot.boot_id {
             return None;
         }
-        let notice = match input.reason {
-            EndReason::Quota => ReasonCode::QuotaExceeded,
-            _ => ReasonCode::AdministrativeAction,
-        };
         self.owners.notice(owner, notice);
         self.disconnects.claim(owner)
     }

@@ -75,6 +75,18 @@ impl Identity {
         Self::create(data_dir, old.node_id, old.cluster_id, old.directory_id)
     }
 
+    /// Makes the directory one of the cluster `cluster_id`, whatever cluster it was of. What it held must be gone already.
+    pub(crate) fn join(data_dir: &Path, node_id: u64, cluster_id: [u8; 16]) -> Result<Self, StorageError> {
+        let path = data_dir.join(FILE);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StorageError::Io { path, source });
+            }
+            _ => {}
+        }
+        Self::create(data_dir, node_id, cluster_id, random()?)
+    }
+
     fn create(
         data_dir: &Path,
         node_id: u64,

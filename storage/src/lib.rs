@@ -7,6 +7,7 @@
 pub mod boot;
 pub mod error;
 pub mod identity;
+pub mod join;
 pub mod peers;
 pub mod port;
 pub mod store;

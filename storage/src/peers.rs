@@ -24,6 +24,9 @@ pub enum PeerError {
     /// The request did not leave this node.
     #[error("node {node_id} is not reachable: {reason}")]
     Unreachable { node_id: u64, reason: String },
+    /// Nothing was sent: the request is larger than the link takes.
+    #[error("a request of {bytes} bytes is more than the {limit} that the link to node {node_id} takes")]
+    TooLarge { node_id: u64, bytes: usize, limit: usize },
     /// It may have arrived and may have been carried out.
     #[error("node {node_id} did not answer: {reason}")]
     Unknown { node_id: u64, reason: String },

@@ -26,6 +26,12 @@ pub trait EventPort: Send + Sync + std::fmt::Debug {
 
     /// Lifetimes whose inbox had no room, under the rule that such a session ends.
     fn over_quota(&self, _group: GroupId, _lifetimes: Vec<u64>) {}
+
+    /// Lifetimes whose stored subscriptions changed, on whatever node.
+    fn subscribed(&self, _group: GroupId, _lifetimes: Vec<u64>) {}
+
+    /// A snapshot of another node took the place of the whole state: nothing is known of what changed.
+    fn replaced(&self, _group: GroupId) {}
 }
 
 /// One appended message for an attached consumer.

@@ -301,6 +301,24 @@ impl Store {
         Ok(())
     }
 
+    /// Tells all nodes where `node`, which takes part already, is dialled from now on: its address changed, or it formed its groups
+    /// before it had one.
+    ///
+    /// # Errors
+    /// No majority.
+    pub async fn set_address(&self, node: &PeerAddress) -> Result<(), StorageError> {
+        for group in &self.inner.groups {
+            group.set_address(node).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether this node is the only one that holds the groups: then its reads need no [`Store::barrier`].
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.inner.groups.iter().all(|group| group.machine.is_alone())
+    }
+
     /// Takes a node out of every group; another one votes in its place where there is one.
     ///
     /// # Errors

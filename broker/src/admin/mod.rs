@@ -4,6 +4,7 @@
 //! audit log, paging, and the translation of results into `application/problem+json`.
 
 mod audit;
+mod cluster;
 mod listener;
 mod model;
 mod openapi;
@@ -36,6 +37,7 @@ pub use problem::Problem;
 pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use token::{AdminToken, TokenError};
 
+use crate::cluster::Member;
 use crate::metrics::Metrics;
 
 /// Bytes of the largest request body.
@@ -54,6 +56,10 @@ pub trait AdminPort: Send + Sync + 'static {
     fn end_session(&self, key: Key, command: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>>;
     /// All nodes with their boots.
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>>;
+    /// The node in its cluster; `None`: there is nothing to say.
+    fn cluster(&self) -> Option<Arc<Member>> {
+        None
+    }
     /// What must be true for this node to serve clients.
     fn checks(&self) -> PortFuture<'_, Vec<Check>>;
 }
@@ -175,6 +181,10 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/sessions/{client_id}", get(sessions::show), true),
         ("/v1/sessions/{client_id}/end", post(sessions::end), true),
         ("/v1/nodes", get(nodes), true),
+        ("/v1/cluster", get(cluster::show), true),
+        ("/v1/cluster/init", post(cluster::init), true),
+        ("/v1/cluster/join", post(cluster::join), true),
+        ("/v1/cluster/remove", post(cluster::remove), true),
         ("/v1/audit", get(sessions::audit), true),
     ]
 }

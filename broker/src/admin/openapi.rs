@@ -1,4 +1,4 @@
-//! The description of the API in OpenAPI 3.1, by hand: ten routes are told more exactly so than derived from types.
+//! The description of the API in OpenAPI 3.1, by hand: a few routes are told more exactly so than derived from types.
 //! A test holds it against the routes, and the types against its schemas.
 
 use axum::Json;
@@ -20,11 +20,42 @@ pub(super) fn document() -> Value {
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "security": [{ "token": [] }],
-        "paths": paths(),
+        "paths": all_paths(),
         "components": {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
             "schemas": schemas(),
         },
+    })
+}
+
+fn all_paths() -> Value {
+    let mut all = paths();
+    if let (Value::Object(all), Value::Object(cluster)) = (&mut all, cluster_paths()) {
+        all.extend(cluster);
+    }
+    all
+}
+
+fn cluster_paths() -> Value {
+    json!({
+        "/v1/cluster": { "get": {
+            "summary": "The cluster as this node sees it: nodes, and per group leader, voters and lag",
+            "responses": answers("The cluster", json!({ "type": "object" }), &CALL[1..]),
+        } },
+        "/v1/cluster/init": { "post": {
+            "summary": "Make this node the first of a cluster; repeating it changes nothing",
+            "responses": answers("It is", json!({ "type": "object" }), CLUSTER_CHANGE),
+        } },
+        "/v1/cluster/join": { "post": {
+            "summary": "Begin to join the cluster of a member; the node starts anew, GET /v1/cluster says when it is done",
+            "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("seed", text())]) } } },
+            "responses": answers("Begun", json!({ "type": "object" }), CLUSTER_CHANGE),
+        } },
+        "/v1/cluster/remove": { "post": {
+            "summary": "Take another node out of every group",
+            "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("node_id", number())]) } } },
+            "responses": answers("Done", json!({ "type": "object" }), CLUSTER_CHANGE),
+        } },
     })
 }
 
@@ -94,6 +125,15 @@ fn paths() -> Value {
 
 /// What every call may answer.
 const CALL: [(&str, &str); 3] = [("400", "invalid"), ("401", "unauthorized"), ("503", "unavailable")];
+
+/// What a change of the cluster may answer.
+const CLUSTER_CHANGE: &[(&str, &str)] = &[
+    ("400", "invalid"),
+    ("401", "unauthorized"),
+    ("409", "no_peer_port, refused"),
+    ("500", "internal"),
+    ("503", "unreachable, unavailable"),
+];
 
 fn of_session() -> Value {
     json!([

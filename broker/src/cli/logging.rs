@@ -38,15 +38,15 @@ pub fn set_level(level: LogLevel) {
     }
 }
 
-/// The Raft library speaks one level louder than an operator wants to hear it.
+/// The Raft library speaks louder than an operator wants to hear it: a node that is away is an error to it with every message. Links that
+/// come and go, and failures of a group, are logged by us.
 fn filter(level: LogLevel) -> Targets {
     let quieter = match level {
-        LogLevel::Error => LogLevel::Error,
-        LogLevel::Warn | LogLevel::Info => LogLevel::Warn,
-        LogLevel::Debug => LogLevel::Info,
-        LogLevel::Trace => LogLevel::Debug,
+        LogLevel::Error | LogLevel::Warn | LogLevel::Info => LevelFilter::OFF,
+        LogLevel::Debug => LevelFilter::INFO,
+        LogLevel::Trace => LevelFilter::DEBUG,
     };
-    Targets::new().with_default(level_filter(level)).with_target("openraft", level_filter(quieter))
+    Targets::new().with_default(level_filter(level)).with_target("openraft", quieter)
 }
 
 fn level_filter(level: LogLevel) -> LevelFilter {

@@ -3,6 +3,7 @@
 //! 0 ok, 1 failed, 2 usage, 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
 
 mod check;
+mod cluster;
 mod error;
 mod http;
 pub mod logging;
@@ -42,6 +43,9 @@ enum Command {
     /// List and show nodes
     #[command(subcommand)]
     Node(node::Command),
+    /// Form a cluster, and show it
+    #[command(subcommand)]
+    Cluster(cluster::Command),
     /// Add and remove users of the password file
     #[command(subcommand)]
     User(user::Command),
@@ -79,6 +83,9 @@ struct ServeArgs {
     /// Identity of this node in its cluster [default: 1]
     #[arg(long, value_name = "N")]
     node_id: Option<String>,
+    /// Address of the peer port [default: off]
+    #[arg(long, value_name = "ADDR")]
+    peer: Option<String>,
     /// Any configuration key, for example session.receive_maximum=20; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
@@ -98,6 +105,7 @@ impl ServeArgs {
             ("--mqtt", "listener.mqtt.address", &self.mqtt),
             ("--admin", "admin.address", &self.admin),
             ("--node-id", "node.id", &self.node_id),
+            ("--peer", "cluster.peer", &self.peer),
         ];
         for (flag, key, value) in named {
             flags.extend(value.iter().map(|value| (flag.to_owned(), key.to_owned(), value.clone())));
@@ -131,6 +139,7 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
         Command::Serve(args) => run_node(&args, serve),
         Command::Session(command) => session::run(command),
         Command::Node(command) => node::run(command),
+        Command::Cluster(command) => cluster::run(command),
         Command::User(command) => user::run(command),
         Command::CheckConfig { serve, json } => check_config(&serve, json),
         Command::Version { json } => {

@@ -34,6 +34,7 @@ pub(super) fn check(
         }
     }
     check_duplicates(config, &origin, problems);
+    check_cluster(config, &origin, problems);
     if config.auth.password_file.is_none() && config.acl.file.is_some() && !certificates(config) {
         let message = "without auth.password_file or client certificates every client is anonymous: the user \
                        sections of acl.file match nobody";
@@ -73,12 +74,68 @@ fn check_tls(name: &str, listener: &Listener, problem: &mut impl FnMut(&str, Str
     }
 }
 
+/// Bytes of the largest packet in a cluster: with all that goes with it, it must fit into one call of the peer link.
+const REPLICATED_BYTES_MAX: u32 = 4 << 20;
+
+/// DESIGN §8: no secret and no certificate, no peer port.
+fn check_cluster(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
+    let cluster = &config.cluster;
+    let mut problem = |key: &str, message: String| problems.push(Problem { origin: origin(key), message });
+    let secrets = [
+        ("cluster.secret", cluster.secret.is_some()),
+        ("cluster.secret_file", cluster.secret_file.is_some()),
+    ];
+    if secrets.iter().all(|(_, set)| *set) {
+        let message = "cluster.secret and cluster.secret_file are both set; the secret has one place";
+        problem("cluster.secret", message.to_owned());
+    }
+    let files = [
+        ("cluster.tls_cert", cluster.tls_cert.is_some()),
+        ("cluster.tls_key", cluster.tls_key.is_some()),
+        ("cluster.tls_ca", cluster.tls_ca.is_some()),
+    ];
+    let tls = files.iter().any(|(_, set)| *set);
+    for (key, _) in files.iter().filter(|(_, set)| tls && !*set) {
+        problem(key, format!("{key} is missing: certificate, key and authorities are needed together"));
+    }
+    let Some(peer) = cluster.peer.0 else {
+        if cluster.advertise.is_some() {
+            let message = "cluster.advertise is set, but cluster.peer is off: there is nothing to dial";
+            problem("cluster.advertise", message.to_owned());
+        }
+        return;
+    };
+    let secret = secrets.iter().any(|(_, set)| *set);
+    if !secret && !tls {
+        let message = "cluster.peer is set, but peers cannot be told from strangers; set cluster.secret_file, or \
+                       cluster.tls_cert, cluster.tls_key and cluster.tls_ca";
+        problem("cluster.peer", message.to_owned());
+    } else if !tls && !cluster.trusted_network {
+        let message = "a cluster secret without TLS protects only on a network where nobody listens; set cluster.tls_cert, \
+                       cluster.tls_key and cluster.tls_ca, or write cluster.trusted_network = true";
+        problem("cluster.peer", message.to_owned());
+    }
+    for (name, _) in config.listeners.iter().filter(|(_, it)| it.packet_size_max > REPLICATED_BYTES_MAX) {
+        let message = format!(
+            "listener.{name}.packet_size_max is above {REPLICATED_BYTES_MAX}, which is what one message may have between nodes"
+        );
+        problem(&format!("listener.{name}.packet_size_max"), message);
+    }
+    if peer.ip().is_unspecified() && cluster.advertise.is_none() {
+        let message = format!(
+            "cluster.peer {peer} is no address that other nodes could dial; set cluster.advertise = \"HOST:PORT\""
+        );
+        problem("cluster.peer", message);
+    }
+}
+
 fn check_duplicates(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
     let mut seen: BTreeMap<SocketAddr, String> = BTreeMap::new();
     let listeners =
         config.listeners.iter().map(|(name, it)| (format!("listener.{name}.address"), it.address));
     let admin = config.admin.address.0.map(|address| ("admin.address".to_owned(), address));
-    for (key, address) in listeners.chain(admin).filter(|(_, address)| address.port() != 0) {
+    let peer = config.cluster.peer.0.map(|address| ("cluster.peer".to_owned(), address));
+    for (key, address) in listeners.chain(admin).chain(peer).filter(|(_, address)| address.port() != 0) {
         if let Some(other) = seen.get(&address) {
             let message = format!("{key} is {address}, which {other} already takes");
             problems.push(Problem { origin: origin(&key), message });

@@ -229,3 +229,33 @@ fn check_config_shows_every_value_with_its_origin() {
     );
     assert!(report.contains("# auth.password_file is not set\n"), "{report}");
 }
+
+/// DESIGN §8, §11: no peer port without something that tells peers from strangers; a secret is never shown.
+#[test]
+fn a_peer_port_needs_a_secret_or_certificates() {
+    let port = "[cluster]\npeer = \"127.0.0.1:7883\"\n";
+    check_problem(port, 2, &["peers cannot be told from strangers", "cluster.secret_file"]);
+    let secret = format!("{port}secret = \"0123456789abcdef\"\n");
+    check_problem(&secret, 2, &["without TLS", "cluster.trusted_network = true"]);
+    let loaded = load(&format!("{secret}trusted_network = true\n")).expect("a trusted network");
+    assert!(!loaded.report().contains("0123456789abcdef"), "shown");
+    assert!(!format!("{:?}", loaded.config).contains("0123456789abcdef"), "shown");
+    check_problem(
+        &format!("{port}secret = \"short\"\nsecret_file = \"s\"\ntrusted_network = true\n"),
+        3,
+        &["16 to 1024"],
+    );
+    assert!(!problems(&format!("{port}secret = \"short\"\n"))[0].1.contains("short"), "shown");
+    load(&format!("{port}tls_cert = \"c\"\ntls_key = \"k\"\ntls_ca = \"a\"\n")).expect("certificates");
+    check_problem(
+        &format!("{port}secret_file = \"s\"\ntls_cert = \"c\"\ntls_key = \"k\"\n"),
+        0,
+        &["cluster.tls_ca is missing"],
+    );
+    check_problem("[cluster]\nadvertise = \"a:1\"\n", 2, &["cluster.peer is off"]);
+    check_problem("[cluster]\nadvertise = \"a:0\"\n", 2, &["HOST:PORT"]);
+    let open = "[cluster]\npeer = \"0.0.0.0:7883\"\nsecret_file = \"s\"\ntrusted_network = true\n";
+    check_problem(open, 2, &["cluster.advertise"]);
+    load(&format!("{open}advertise = \"node-1:7883\"\n")).expect("dialable");
+    check_problem(&open.replace("0.0.0.0:7883", "127.0.0.1:1883"), 2, &["already takes"]);
+}

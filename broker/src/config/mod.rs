@@ -181,6 +181,55 @@ pub struct Isolation {
 pub struct Cluster {
     /// Replication groups; fixed when the data directory is made.
     pub groups: u16,
+    /// The peer port.
+    pub peer: AdminAddress,
+    /// Where other nodes dial this one; `None`: the address of the peer port.
+    pub advertise: Option<HostPort>,
+    pub secret_file: Option<PathBuf>,
+    pub secret: Option<ClusterSecret>,
+    /// Only nodes can reach or listen to the network between them: a secret alone then protects, without TLS.
+    pub trusted_network: bool,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub tls_ca: Option<PathBuf>,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            groups: 4,
+            peer: AdminAddress(None),
+            advertise: None,
+            secret_file: None,
+            secret: None,
+            trusted_network: false,
+            tls_cert: None,
+            tls_key: None,
+            tls_ca: None,
+        }
+    }
+}
+
+/// `host:port`, as other nodes dial it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort(pub Arc<str>);
+
+impl HostPort {
+    /// `None`: it is not `HOST:PORT`.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        value::Setting::parse(&value::Raw::Text(text.to_owned()))
+    }
+}
+
+/// The cluster secret. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterSecret(pub Arc<str>);
+
+impl std::fmt::Debug for ClusterSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterSecret(..)")
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -232,7 +281,7 @@ pub struct Limits {
     pub retained_bytes_max: usize,
 }
 
-/// Where the admin API listens; `None` is written "off".
+/// Where a port that a node need not have listens: the admin API, peers. `None` is written "off".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdminAddress(pub Option<SocketAddr>);
 
@@ -296,7 +345,7 @@ impl Default for Config {
                 close_retry_ms: 250,
             },
             isolation: Isolation { mode: IsolationMode::Strict },
-            cluster: Cluster { groups: 4 },
+            cluster: Cluster::default(),
             storage: Storage {
                 engine: EngineKind::Redb,
                 segment_bytes: 64 << 20,

@@ -6,7 +6,10 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::AdminAddress;
+use super::{AdminAddress, ClusterSecret, HostPort};
+
+/// Bytes of an address that other nodes dial.
+const HOST_PORT_BYTES_MAX: usize = 260;
 
 /// A value as its source wrote it.
 #[derive(Debug, Clone, PartialEq)]
@@ -162,6 +165,41 @@ impl Setting for AdminAddress {
     }
 }
 
+impl Setting for HostPort {
+    fn allowed() -> String {
+        "HOST:PORT of at most 260 bytes, for example \"node-1.example:7883\"".to_owned()
+    }
+    fn parse(raw: &Raw) -> Option<Self> {
+        let text = raw.text()?.trim();
+        let (host, port) = text.rsplit_once(':')?;
+        let port = port.parse::<u16>().ok()?;
+        let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '@' | '?' | '#');
+        let whole = port > 0 && !host.is_empty() && text.len() <= HOST_PORT_BYTES_MAX && !host.contains(odd);
+        whole.then(|| Self(text.into()))
+    }
+    fn show(&self) -> Option<String> {
+        Some(quote(&self.0))
+    }
+}
+
+impl Setting for ClusterSecret {
+    fn allowed() -> String {
+        "a text of 16 to 1024 bytes".to_owned()
+    }
+    fn parse(raw: &Raw) -> Option<Self> {
+        let text = raw.text()?;
+        (16..=1_024).contains(&text.len()).then(|| Self(text.into()))
+    }
+    fn show(&self) -> Option<String> {
+        // That there is one, and nothing else.
+        Some(quote("(secret)"))
+    }
+    fn read(raw: &Raw) -> Result<Self, String> {
+        // What was written may be most of a secret: it is not repeated.
+        Self::parse(raw).ok_or_else(|| format!("is not allowed; allowed: {}", Self::allowed()))
+    }
+}
+
 impl<T: Setting> Setting for Option<T> {
     fn allowed() -> String {
         T::allowed()
@@ -172,6 +210,12 @@ impl<T: Setting> Setting for Option<T> {
             return Some(None);
         }
         T::parse(raw).map(Some)
+    }
+    fn read(raw: &Raw) -> Result<Self, String> {
+        match Self::parse(raw) {
+            Some(value) => Ok(value),
+            None => T::read(raw).map(Some),
+        }
     }
     fn show(&self) -> Option<String> {
         self.as_ref().and_then(Setting::show)

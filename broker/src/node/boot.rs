@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use session::id::{Boot, Owner};
-use session::lifecycle::{Command, Conflict, QuotaRule, Reply, RetireProof, SessionState};
+use session::lifecycle::{Command, Conflict, Group, QuotaRule, Reply, RetireProof, SessionRow, SessionState};
 use session::topic::TopicFilter;
 use storage::boot::{Boots, Proof, Recovered};
 use storage::{GroupId, Store};
@@ -12,7 +12,7 @@ use storage::{GroupId, Store};
 use super::ServeError;
 use crate::clock::NodeClock;
 use crate::config::{Config, OnQuota};
-use crate::route::{Restored, Router};
+use crate::route::{Followed, Restored, Router};
 use crate::usecase::isolation::Receipts;
 use crate::usecase::lease::LeaseError;
 
@@ -43,12 +43,14 @@ pub(super) struct BootEvidence {
 }
 
 impl Receipts for BootEvidence {
-    fn covers(&self, owner: &Owner) -> bool {
+    fn is_retired(&self, owner: &Owner) -> bool {
         let boot = Boot { node_id: owner.node_id, boot_id: owner.boot_id.clone() };
         let group = self.store.group_of(&owner.key);
-        let retired =
-            self.store.read(group, |rows| rows.boot(&boot).is_some_and(|row| row.retired.is_some()));
-        retired
+        self.store.read(group, |rows| rows.boot(&boot).is_some_and(|row| row.retired.is_some()))
+    }
+
+    fn covers(&self, owner: &Owner) -> bool {
+        self.is_retired(owner)
             || match self.boots.lookup(owner) {
                 Ok(Proof::Graceful | Proof::Crashed) => true,
                 Ok(Proof::Unknown) => false,
@@ -125,6 +127,48 @@ pub(super) async fn set_quotas(store: &Store, config: &Config) -> Result<(), Ser
     Ok(())
 }
 
+/// The stored subscriptions of a durable lifetime that lives; `None`: it does not, any more.
+pub(crate) fn stored_routes(store: &Store, boot: &Boot, group: GroupId, lifetime: u64) -> Option<Followed> {
+    store.read(group, |rows| {
+        let row = rows.session_by_lifetime(lifetime)?;
+        let lives =
+            row.durable && row.lifetime == lifetime && !matches!(row.state, SessionState::Ended { .. });
+        let owner = &row.owner;
+        let owned_here = row.state == SessionState::Active
+            && owner.node_id == boot.node_id
+            && owner.boot_id == boot.boot_id;
+        lives.then(|| Followed { session: restored(rows, row, group), owned_here })
+    })
+}
+
+fn restored(rows: &Group, row: &SessionRow, group: GroupId) -> Restored {
+    let filters =
+        rows.subscriptions(row.lifetime).filter_map(|(filter, options)| match TopicFilter::parse(filter) {
+            Ok(parsed) => Some((parsed, *options)),
+            Err(error) => {
+                tracing::error!(%error, "a stored subscription is not valid and is left out");
+                None
+            }
+        });
+    Restored {
+        key: row.owner.key.clone(),
+        user: row.uid.clone(),
+        inbox: (group, row.lifetime),
+        filters: filters.collect(),
+    }
+}
+
+/// Durable lifetimes of a group that live.
+pub(crate) fn durable_lifetimes(store: &Store, group: GroupId) -> Vec<u64> {
+    store.read(group, |rows| {
+        let durable = rows.sessions_after(None).filter(|row| row.durable);
+        durable
+            .filter(|row| !matches!(row.state, SessionState::Ended { .. }))
+            .map(|row| row.lifetime)
+            .collect()
+    })
+}
+
 /// Takes the subscriptions of all durable sessions into the routing, so that nothing published from now on passes them by.
 pub(super) fn restore_routes(store: &Store, router: &Router) {
     for group in (0..store.groups()).map(GroupId) {
@@ -138,22 +182,7 @@ pub(super) fn restore_routes(store: &Store, router: &Router) {
                     if !row.durable || matches!(row.state, SessionState::Ended { .. }) {
                         continue;
                     }
-                    let filters = rows
-                        .subscriptions(row.lifetime)
-                        .filter_map(|(filter, options)| match TopicFilter::parse(filter) {
-                            Ok(parsed) => Some((parsed, *options)),
-                            Err(error) => {
-                                tracing::error!(%error, "a stored subscription is not valid and is left out");
-                                None
-                            }
-                        })
-                        .collect();
-                    page.push(Restored {
-                        key: row.owner.key.clone(),
-                        user: row.uid.clone(),
-                        inbox: (group, row.lifetime),
-                        filters,
-                    });
+                    page.push(restored(rows, row, group));
                 }
                 (page, last)
             });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use session::id::Key;
 use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState};
@@ -12,6 +13,7 @@ use crate::admin::{
     AdminPort, BootView, Check, EndCommand, EndDone, EndError, InboxView, NodeView, PortError, PortFuture,
     SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
 };
+use crate::cluster::Member;
 use crate::metrics::{ControlRecorder, EndOutcome};
 use crate::shared::Shared;
 use crate::usecase::{self, EndInput};
@@ -23,10 +25,14 @@ const SUBSCRIPTIONS_SHOWN: usize = 1_000;
 /// How long an End may take.
 const END_TIMEOUT_MS: u64 = 10_000;
 
+/// How long the check of health waits for a majority.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The running node, as operators see it.
 #[derive(Debug)]
 pub(super) struct Operator {
     pub shared: Arc<Shared>,
+    pub member: Arc<Member>,
     pub started_at: Millis,
     pub recorder: ControlRecorder,
 }
@@ -39,6 +45,7 @@ impl AdminPort for Operator {
     fn show_session(&self, key: Key) -> PortFuture<'_, Result<Option<SessionDetail>, PortError>> {
         Box::pin(async move {
             let group = self.shared.store.group_of(&key);
+            self.newest(group).await?;
             Ok(self.shared.store.read(group, |rows| rows.session(&key).map(|row| detail(rows, row))))
         })
     }
@@ -64,12 +71,41 @@ impl AdminPort for Operator {
         Box::pin(async move { Ok(self.all_nodes()) })
     }
 
+    fn cluster(&self) -> Option<Arc<Member>> {
+        Some(self.member.clone())
+    }
+
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {
-        Box::pin(async move { vec![self.check_store().await, self.check_lease()] })
+        Box::pin(
+            async move { vec![self.check_store().await, self.check_lease(), self.check_cluster().await] },
+        )
     }
 }
 
 impl Operator {
+    /// Returns when reads here see every acknowledged write.
+    async fn newest(&self, group: GroupId) -> Result<(), PortError> {
+        let newest = self.shared.store.barrier(group).await;
+        newest.map_err(|error| PortError::Unavailable(error.to_string()))
+    }
+
+    /// Whether every group has a leader that a majority confirms.
+    async fn check_cluster(&self) -> Check {
+        let store = &self.shared.store;
+        let mut result = Ok(());
+        for group in store.status() {
+            let confirmed = tokio::time::timeout(CONFIRM_TIMEOUT, store.barrier(group.group));
+            if group.leader.is_none() || !matches!(confirmed.await, Ok(Ok(()))) {
+                let group = group.group.0;
+                result = Err(format!(
+                    "no leader for group {group} that a majority confirms: more of the nodes are needed; see `exactmq cluster status`"
+                ));
+                break;
+            }
+        }
+        Check { name: "cluster", result }
+    }
+
     fn list(&self, query: &SessionQuery) -> SessionPage {
         let store = &self.shared.store;
         let mut found: Vec<(Key, SessionSummary)> = Vec::new();
@@ -100,6 +136,8 @@ impl Operator {
     }
 
     async fn end(&self, key: &Key, command: EndCommand) -> Result<EndDone, EndError> {
+        let newest = self.newest(self.shared.store.group_of(key)).await;
+        newest.map_err(|error| EndError::Unavailable(error.to_string()))?;
         let row = self.row(key).ok_or(EndError::NotFound)?;
         let owner = match command.owner {
             Some(owner) if owner.key != *key => {

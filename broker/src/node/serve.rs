@@ -73,18 +73,47 @@ impl Signals {
 
 async fn run(mut config: Config, read_config: &ReadConfig) -> Result<Stopped, ServeError> {
     let mut signals = Signals::new()?;
+    loop {
+        match run_once(&mut config, &mut signals, read_config).await? {
+            Ended::Stopped(stopped) => return Ok(stopped),
+            Ended::Restart => tracing::info!("starting anew to join a cluster"),
+        }
+    }
+}
+
+/// How one run of a node ended.
+enum Ended {
+    Stopped(Stopped),
+    /// It is to be started again, on the same ports.
+    Restart,
+}
+
+async fn run_once(
+    config: &mut Config,
+    signals: &mut Signals,
+    read_config: &ReadConfig,
+) -> Result<Ended, ServeError> {
     let timeout = Duration::from_millis(config.node.stop_timeout_ms);
     let mut node = tokio::select! {
-        node = Node::start(&config) => node?,
-        () = signals.stop() => return Ok(Stopped::Unproved),
+        node = Node::start(config) => node?,
+        () = signals.stop() => return Ok(Ended::Stopped(Stopped::Unproved)),
     };
+    let restart_wanted = node.restart_wanted();
+    let mut restart = false;
     announce(&node);
     let failure = loop {
         tokio::select! {
             wish = signals.next() => match wish {
                 Wish::Stop => break None,
-                Wish::Reload => reload(&mut config, &node, read_config),
+                Wish::Reload => reload(config, &node, read_config),
             },
+            () = restart_wanted.notified() => {
+                restart = true;
+                keep_ports(config, &node);
+                // The call that asked for it is still being answered.
+                tokio::time::sleep(RESTART_BREATH).await;
+                break None;
+            }
             error = node.failed() => break Some(error),
         }
     };
@@ -99,7 +128,26 @@ async fn run(mut config: Config, read_config: &ReadConfig) -> Result<Stopped, Se
     };
     match failure {
         Some(error) => Err(error),
-        None => Ok(stopped),
+        None if restart => Ok(Ended::Restart),
+        None => Ok(Ended::Stopped(stopped)),
+    }
+}
+
+/// Time for the answer to the operator who asked for a restart.
+const RESTART_BREATH: Duration = Duration::from_millis(100);
+
+/// Ports that the system chose stay what they are.
+fn keep_ports(config: &mut Config, node: &Node) {
+    for bound in node.listeners() {
+        if let Some(listener) = config.listeners.get_mut(&bound.name) {
+            listener.address = bound.address;
+        }
+    }
+    if let (Some(address), Some(bound)) = (&mut config.cluster.peer.0, node.peer_address()) {
+        *address = bound;
+    }
+    if let (Some(address), Some(bound)) = (&mut config.admin.address.0, node.admin_address()) {
+        *address = bound;
     }
 }
 

@@ -24,7 +24,7 @@ pub use cache::PlanCache;
 pub use plan::{Destination, Grant, Plan, Share};
 pub use readers::Readers;
 pub use remote::{Remote, RemoteShare};
-pub use router::{LiveTarget, Restored, Route, Router, Snapshot, SnapshotCache};
+pub use router::{Followed, LiveTarget, Restored, Route, Router, Snapshot, SnapshotCache};
 pub use select::{
     Foreign, Outgoing, Shape, Sink, select, select_foreign, select_local, select_own, stamp_hash,
 };

@@ -94,6 +94,14 @@ pub struct Restored {
     pub filters: Vec<(TopicFilter, SubscriptionOptions)>,
 }
 
+/// The same while the node runs.
+#[derive(Debug)]
+pub struct Followed {
+    pub session: Restored,
+    /// Its owner is a connection of this boot.
+    pub owned_here: bool,
+}
+
 impl Router {
     /// An empty one; `access` says what a subscriber may be sent.
     #[must_use]
@@ -239,6 +247,42 @@ impl Router {
         if let Some(subscriber) = writer.directory.get(&(group, lifetime)).cloned() {
             self.forget_locked(&mut writer, &subscriber);
         }
+    }
+
+    /// Durable lifetimes of a group that have a handle here.
+    #[must_use]
+    pub fn lifetimes(&self, group: GroupId) -> Vec<u64> {
+        let writer = self.writer.lock();
+        writer.directory.keys().filter(|(of, _)| *of == group).map(|(_, lifetime)| *lifetime).collect()
+    }
+
+    /// Makes the subscriptions of durable lifetimes what `stored` says, under one new version of the index; `None`: the lifetime is over.
+    /// What is stored is read under the writer's lock: a change that a connection here makes meanwhile comes after it.
+    pub fn follow(&self, inboxes: &[(GroupId, u64)], stored: impl Fn(GroupId, u64) -> Option<Followed>) {
+        let mut writer = self.writer.lock();
+        for (group, lifetime) in inboxes {
+            let Some(Followed { session, owned_here }) = stored(*group, *lifetime) else {
+                if let Some(subscriber) = writer.directory.get(&(*group, *lifetime)).cloned() {
+                    self.forget_locked(&mut writer, &subscriber);
+                }
+                continue;
+            };
+            let subscriber =
+                self.open_durable(&mut writer, &session.key, session.user.as_ref(), session.inbox);
+            let known = subscriber.filters.lock().clone();
+            let mut wanted: Vec<&TopicFilter> = session.filters.iter().map(|(filter, _)| filter).collect();
+            wanted.sort_unstable();
+            for filter in known.iter().filter(|filter| wanted.binary_search(filter).is_err()) {
+                writer.remove(&subscriber, filter);
+            }
+            for (filter, options) in &session.filters {
+                // The worker of a connection here keeps the options of what it subscribed itself.
+                if !(owned_here && known.binary_search(filter).is_ok()) {
+                    self.add(&mut writer, &subscriber, filter, *options);
+                }
+            }
+        }
+        self.publish(&mut writer);
     }
 
     /// Takes stored subscriptions back at start, under one new version of the index.

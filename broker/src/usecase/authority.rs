@@ -46,7 +46,12 @@ pub struct StoreAuthority(pub Store);
 
 impl Authority for StoreAuthority {
     async fn read(&self, key: &Key) -> Result<PointRead, Unavailable> {
-        Ok(self.0.read(self.0.group_of(key), |group| {
+        let group = self.0.group_of(key);
+        self.0.barrier(group).await.map_err(|error| {
+            tracing::debug!(%error, "a read is not known to be the newest");
+            Unavailable
+        })?;
+        Ok(self.0.read(group, |group| {
             let row = group.session(key);
             let lease_until = row.and_then(|row| {
                 let owner = &row.owner;

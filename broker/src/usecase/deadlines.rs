@@ -24,6 +24,8 @@ const PAGE: usize = 1_024;
 const INTERVAL_MS: u64 = 1_000;
 /// Shortest pause between two looks at a group in which nothing is due: a busy store changes due times with every commit.
 const BREATH: Duration = Duration::from_millis(5);
+/// How often a node that does not lead a group looks whether it does now.
+const FOLLOWER_LOOK: Duration = Duration::from_millis(100);
 /// How often expired messages and old stamps of a group are looked for.
 const TIDY_INTERVAL_MS: u64 = 60_000;
 /// Pause after a turn that could do nothing (all in execution, or the store is not available).
@@ -56,6 +58,11 @@ impl Deadlines {
     pub async fn run_forever(self: Arc<Self>, group: GroupId) {
         let mut tidy_at = self.clock.tick().plus_ms(TIDY_INTERVAL_MS);
         loop {
+            if !self.store.leads(group) {
+                // One node does it for all.
+                tokio::time::sleep(FOLLOWER_LOOK).await;
+                continue;
+            }
             if self.clock.tick() >= tidy_at {
                 tidy_at = self.clock.tick().plus_ms(TIDY_INTERVAL_MS);
                 self.tidy(group).await;

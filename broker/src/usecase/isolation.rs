@@ -5,8 +5,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use ownerrpc::link::CallError;
+use ownerrpc::{QuiesceClient, QuiesceError};
 use session::id::Owner;
 use session::time::Tick;
+use tokio::time::Instant;
 
 use crate::clock::NodeClock;
 use crate::metrics::{ControlRecorder, IsolationOutcome};
@@ -25,6 +28,11 @@ pub trait Isolation: Send + Sync {
 
 /// Receipts of earlier boots of this node.
 pub trait Receipts: Send + Sync + std::fmt::Debug {
+    /// Whether `owner`'s boot, of whatever node, was retired by commit: all its connections are proved stopped.
+    fn is_retired(&self, _owner: &Owner) -> bool {
+        false
+    }
+
     /// Whether a receipt proves that `owner`'s boot stopped with all its connections.
     fn covers(&self, owner: &Owner) -> bool;
 }
@@ -76,6 +84,43 @@ impl Isolation for LocalIsolation {
                 return self.owners.quiesce(owner, deadline).await;
             }
             if self.receipts.covers(owner) { Ok(()) } else { Err(IsolationError::Unproved) }
+        })
+    }
+}
+
+/// The isolation that the cluster can give: of this node's owners by itself, of another node's by its retired boot or by that node.
+#[derive(Debug, Clone)]
+pub struct ClusterIsolation {
+    pub local: LocalIsolation,
+    pub clock: NodeClock,
+    pub peers: QuiesceClient,
+}
+
+impl Isolation for ClusterIsolation {
+    fn quiesce<'a>(&'a self, owner: &'a Owner, deadline: Tick) -> IsolationFuture<'a> {
+        Box::pin(async move {
+            if owner.node_id == self.local.node_id {
+                return self.local.quiesce(owner, deadline).await;
+            }
+            owner.check().map_err(|_| IsolationError::Invalid)?;
+            if self.local.receipts.is_retired(owner) {
+                return Ok(());
+            }
+            let until = Instant::now() + self.clock.until(deadline);
+            self.peers.quiesce(owner, until).await.map_err(|error| {
+                tracing::debug!(node_id = owner.node_id, %error, "no proof from the owner's node");
+                match error {
+                    QuiesceError::Invalid(_) => IsolationError::Invalid,
+                    QuiesceError::Close => IsolationError::Close,
+                    QuiesceError::Cancelled => IsolationError::Cancelled,
+                    QuiesceError::Deadline | QuiesceError::Call(CallError::Deadline) => {
+                        IsolationError::Deadline
+                    }
+                    QuiesceError::Unproved | QuiesceError::Answer(_) | QuiesceError::Call(_) => {
+                        IsolationError::Unproved
+                    }
+                }
+            })
         })
     }
 }

@@ -60,6 +60,10 @@ impl FullInboxes {
 
 /// Ends the session whose current lifetime this is.
 async fn end(shared: Arc<Shared>, group: GroupId, lifetime: u64) {
+    if !shared.store.leads(group) {
+        // Every node hears of it; the leader does it.
+        return;
+    }
     for _ in 0..ATTEMPTS {
         let row = shared.store.read(group, |rows| rows.session_by_lifetime(lifetime).cloned());
         let Some(row) = row.filter(|row| !matches!(row.state, SessionState::Ended { .. })) else { return };

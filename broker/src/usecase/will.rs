@@ -31,6 +31,8 @@ use crate::clock::NodeClock;
 pub const EXECUTING_MAX: usize = 1_024;
 /// Lease of an executor (owner spec §6.3).
 const EXECUTOR_LEASE_MS: u64 = 10_000;
+/// How often a Will that another node may have in execution is looked at.
+const ELSEWHERE_LOOK: Duration = Duration::from_millis(25);
 /// Pause before a publication that failed is tried again under the same lease; doubles.
 const RETRY_MS: u64 = 250;
 
@@ -196,7 +198,8 @@ impl WillExecutor {
             if !std::mem::replace(&mut taken_up, true) {
                 self.take_up(group, wills.into_iter(), usize::MAX);
             }
-            finished.await;
+            // Another node may be the one that publishes it.
+            let _ = tokio::time::timeout(ELSEWHERE_LOOK, finished).await;
         }
     }
 

@@ -217,7 +217,7 @@ impl Machine {
     }
 
     /// Whether this node is the only one that has the group.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire)
     }
 
@@ -432,9 +432,14 @@ impl Machine {
         for (port, batch) in pushes {
             port.deliver(batch);
         }
-        if !outcome.ended.is_empty() || !outcome.wills.is_empty() || !outcome.over_quota.is_empty() {
+        let quiet = outcome.ended.is_empty()
+            && outcome.wills.is_empty()
+            && outcome.over_quota.is_empty()
+            && outcome.subscribed.is_empty();
+        if !quiet {
             let events = self.events.read().clone();
             if let Some(events) = events {
+                events.subscribed(self.group_id(), outcome.subscribed);
                 events.changed(self.group_id(), outcome.ended, outcome.wills);
                 events.over_quota(self.group_id(), outcome.over_quota);
             }
@@ -548,6 +553,10 @@ impl Machine {
             (seen, state.attached.clone())
         };
         self.forwarded.lose_all();
+        let events = self.events.read().clone();
+        if let Some(events) = events {
+            events.replaced(self.group_id());
+        }
         for (lifetime, end) in seen {
             if let Some(attached) = attached.get(&lifetime) {
                 self.catch_up(lifetime, end, attached)?;

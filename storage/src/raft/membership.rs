@@ -90,6 +90,16 @@ impl RaftGroup {
         Ok(())
     }
 
+    /// Says where `node` is dialled, if it takes part. Said already: nothing happens.
+    pub(crate) async fn set_address(&self, node: &PeerAddress) -> Result<(), StorageError> {
+        let status = self.status();
+        let known = status.nodes.iter().find(|known| known.node_id == node.node_id);
+        if known.is_none_or(|known| known.address == node.address) {
+            return Ok(());
+        }
+        self.step(Change::Address { node_id: node.node_id, address: node.address.clone() }).await
+    }
+
     /// Takes `node_id` out; a learner takes its place as a voter.
     pub(crate) async fn remove(&self, node_id: u64) -> Result<(), StorageError> {
         self.know().await?;

@@ -56,6 +56,8 @@ pub(super) enum Change {
     Voters(BTreeSet<u64>),
     /// The node, which does not vote any more, receives nothing any more.
     Forget(u64),
+    /// Where the node is dialled from now on.
+    Address { node_id: u64, address: String },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::error::{
-    Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable,
+    Fatal, NetworkError, PayloadTooLarge, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable,
 };
 use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
@@ -78,8 +78,12 @@ impl RaftNetwork<Types> for Client {
         rpc: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<u64>> {
+        let entries = rpc.entries.len() as u64;
         match self.network.call(&self.to, Request::Append(rpc), option.hard_ttl()).await {
             Ok(Answer::Append(answer)) => Ok(answer),
+            Err(PeerError::TooLarge { .. }) if entries > 1 => {
+                Err(RPCError::PayloadTooLarge(PayloadTooLarge::new_entries_hint(entries / 2)))
+            }
             other => Err(failed(other)),
         }
     }

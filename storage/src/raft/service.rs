@@ -1,5 +1,6 @@
 //! Requests of other nodes to the groups of this one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use openraft::error::{CheckIsLeaderError, RaftError};
@@ -84,6 +85,10 @@ impl RaftGroup {
                 self.raft.add_learner(node_id, BasicNode { addr: address }, true).await
             }
             Change::Voters(voters) => self.raft.change_membership(voters, true).await,
+            Change::Address { node_id, address } => {
+                let node = BTreeMap::from([(node_id, BasicNode { addr: address })]);
+                self.raft.change_membership(ChangeMembers::SetNodes(node), true).await
+            }
             Change::Forget(node_id) => {
                 self.raft.change_membership(ChangeMembers::RemoveNodes([node_id].into()), true).await
             }

@@ -32,6 +32,7 @@ impl Group {
                 dirty.rows.insert(RowId::Subscription(session.lifetime, row.filter.clone()));
             }
         }
+        self.events_subscribed.push(session.lifetime);
         Ok(Reply::Subscribed { new })
     }
 
@@ -50,6 +51,7 @@ impl Group {
                 dirty.rows.insert(RowId::Subscription(session.lifetime, filter.clone()));
             }
         }
+        self.events_subscribed.push(session.lifetime);
         Ok(Reply::Unsubscribed { existed })
     }
 }

@@ -83,6 +83,7 @@ pub struct Group {
     events_ended: Vec<u64>,
     events_wills: Vec<(WillKey, WillStage)>,
     events_over_quota: Vec<u64>,
+    events_subscribed: Vec<u64>,
 }
 
 /// A boot and how many rows name it as their last owner's.
@@ -123,6 +124,8 @@ pub struct Outcome {
     pub wills: Vec<(WillKey, WillStage)>,
     /// Lifetimes whose inbox had no room for a message under [`QuotaRule::End`].
     pub over_quota: Vec<u64>,
+    /// Lifetimes whose stored subscriptions changed, in order.
+    pub subscribed: Vec<u64>,
     /// Due times were added: the deadline worker should look again.
     pub deadlines_changed: bool,
 }
@@ -267,6 +270,7 @@ impl Group {
             events_ended: Vec::new(),
             events_wills: Vec::new(),
             events_over_quota: Vec::new(),
+            events_subscribed: Vec::new(),
         }
     }
 
@@ -294,6 +298,7 @@ impl Group {
         outcome.ended.append(&mut self.events_ended);
         outcome.wills.append(&mut self.events_wills);
         outcome.over_quota.append(&mut self.events_over_quota);
+        outcome.subscribed.append(&mut self.events_subscribed);
         outcome.deadlines_changed |= std::mem::take(&mut self.deadlines.changed);
     }
 
