@@ -19,10 +19,10 @@ impl Group {
         if name.is_empty() || name.contains('\0') || message.len() >= MESSAGE_BYTES_MAX as usize {
             return Err(Conflict::Illegal);
         }
-        if let Some(stamp) = stamp {
-            if self.seen(stamp, Use::Retain) {
-                return Ok(Reply::Done { revision: 0, unchanged: true });
-            }
+        if let Some(stamp) = stamp
+            && self.seen(stamp, Use::Retain)
+        {
+            return Ok(Reply::Done { revision: 0, unchanged: true });
         }
         let expired = message.expires_at.is_some_and(|at| at <= self.clock);
         let removes = message.payload().is_empty() || expired;
