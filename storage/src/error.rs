@@ -14,7 +14,9 @@ pub enum StorageError {
         "the store is poisoned: an earlier write or fsync failed ({0}); free space or replace the disk, then restart"
     )]
     Poisoned(String),
-    #[error("{path} is damaged at offset {offset}: {what}; move the data directory away and start with an empty one: what this one holds is lost, unless other nodes of its cluster have it and this one joins them anew")]
+    #[error(
+        "{path} is damaged at offset {offset}: {what}; move the data directory away and start with an empty one: what this one holds is lost, unless other nodes of its cluster have it and this one joins them anew"
+    )]
     Damaged { path: PathBuf, offset: u64, what: String },
     #[error("{0}")]
     Row(#[from] session::lifecycle::RowError),
