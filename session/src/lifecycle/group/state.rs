@@ -157,7 +157,10 @@ impl Group {
                 slot.row = next;
             }
             None => {
-                self.sessions.insert(Slot::new(next, durable, None));
+                let mut slot = Slot::new(next, durable, None);
+                // A row of the key that was removed since the last drain is still on disk.
+                slot.stored = self.dirty.rows.contains(&RowId::Session(key.clone()));
+                self.sessions.insert(slot);
             }
         }
         let life = self.lifetimes.entry(lifetime).or_insert_with(|| Lifetime {

@@ -88,6 +88,23 @@ fn bodies_created_and_settled_between_two_drains_never_reach_the_store() {
     assert!(seen.is_empty(), "nothing changed since");
 }
 
+/// A stored session that is removed, made again and removed between two drains leaves no row behind.
+#[test]
+fn a_session_removed_twice_between_two_drains_leaves_no_row() {
+    let mut world = World::new();
+    let mut disk = Rows::new();
+    world.connect(&Dial { expiry_sec: 0, ..dial("t") });
+    drain_into(&mut world.group, &mut disk);
+    for _ in 0..2 {
+        world.drop_connection("t");
+        assert!(world.group.session(&key("t")).is_none());
+        world.connect(&Dial { expiry_sec: 0, ..dial("t") });
+    }
+    world.drop_connection("t");
+    drain_into(&mut world.group, &mut disk);
+    assert_eq!(disk, dump(&world.group, &Rows::new()));
+}
+
 #[test]
 fn bodies_are_evicted_only_once_they_are_on_disk() {
     let mut world = World::new();
