@@ -77,8 +77,8 @@ impl Broker {
         let data = self.dir.join("data");
         let address = std::fs::read_to_string(data.join("admin.address"))?;
         let token = std::fs::read_to_string(data.join("admin.token"))?;
-        let mut admin = TcpStream::connect(address.trim())?;
-        let (host, token) = (address.trim(), token.trim());
+        let (host, token) = (address.trim().trim_start_matches("http://"), token.trim());
+        let mut admin = TcpStream::connect(host)?;
         write!(
             admin,
             "GET /metrics HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
