@@ -10,14 +10,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::RaftGroup;
-use super::forward::{Leader, await_leader};
+use super::forward::{Leader, RETRY_PAUSE, await_leader, no_leader};
 use super::message::{Answer, Request};
+use super::service::NO_QUORUM;
 use crate::StorageError;
 
 /// How long one round may take.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two attempts at a leader that is just changing.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 type Answered = Result<(), Arc<StorageError>>;
 
@@ -88,14 +87,9 @@ impl RaftGroup {
 
     async fn round(&self) -> Answered {
         let deadline = Instant::now() + ROUND_TIMEOUT;
-        let unavailable = |reason: String| Arc::new(StorageError::Unavailable(reason));
         loop {
             let answer = match await_leader(&self.raft, deadline).await {
-                Leader::Nobody => {
-                    return Err(unavailable(
-                        "the group has no leader: a majority of its nodes is needed".into(),
-                    ));
-                }
+                Leader::Nobody => return Err(Arc::new(no_leader())),
                 Leader::Here => Ok(tokio::time::timeout_at(deadline, self.read_index()).await),
                 Leader::There(leader) => {
                     let left = deadline.saturating_duration_since(Instant::now());
@@ -110,11 +104,11 @@ impl RaftGroup {
                 Ok(Ok(Answer::NotLeader)) => "the leader is changing".to_owned(),
                 Ok(Ok(Answer::Failed(reason))) => reason,
                 Ok(Ok(other)) => format!("unexpected answer {other:?}"),
-                Ok(Err(_)) => "no quorum answered in time".to_owned(),
+                Ok(Err(_)) => NO_QUORUM.to_owned(),
                 Err(error) => error.to_string(),
             };
             if Instant::now() + RETRY_PAUSE >= deadline {
-                return Err(unavailable(reason));
+                return Err(Arc::new(StorageError::Unavailable(reason)));
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::message::{Answer, Request};
 use super::network::Network;
 use super::proposed::Proposed;
-use super::service::LEADER_TIMEOUT;
+use super::service::{LEADER_TIMEOUT, NO_QUORUM};
 use super::{Metrics, Raft, RaftGroup, unavailable};
 use crate::StorageError;
 use crate::peers::PeerAddress;
@@ -141,14 +141,14 @@ impl RaftGroup {
                 }
                 Leader::There(leader) => self.bring_there(&leader, proposed).await,
                 Leader::Nobody => {
-                    proposed.lost(&no_leader());
+                    proposed.lost(&Arc::new(no_leader()));
                     Tried::Over
                 }
             };
             match tried {
                 Tried::Over => return Ok(()),
                 Tried::Again if Instant::now() >= deadline => {
-                    proposed.lost(&no_leader());
+                    proposed.lost(&Arc::new(no_leader()));
                     return Ok(());
                 }
                 Tried::Again => tokio::time::sleep(RETRY_PAUSE).await,
@@ -210,16 +210,14 @@ async fn settle(proposed: &Proposed, timeout: Duration) {
 }
 
 fn no_quorum() -> Arc<StorageError> {
-    Arc::new(StorageError::Unavailable("no quorum answered in time".to_owned()))
+    Arc::new(StorageError::Unavailable(NO_QUORUM.to_owned()))
 }
 
-fn no_leader() -> Arc<StorageError> {
-    Arc::new(StorageError::Unavailable(
-        "the group has no leader: a majority of its nodes is needed".to_owned(),
-    ))
+pub(super) fn no_leader() -> StorageError {
+    StorageError::Unavailable("the group has no leader: a majority of its nodes is needed".to_owned())
 }
 
 /// Between two attempts at a leader that is just changing.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 const _: () = assert!(LEADER_TIMEOUT.as_millis() < ANSWER_TIMEOUT.as_millis());

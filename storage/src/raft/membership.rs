@@ -9,7 +9,7 @@ use openraft::ServerState;
 use tokio::time::Instant;
 
 use super::RaftGroup;
-use super::forward::{Leader, await_leader};
+use super::forward::{Leader, await_leader, no_leader};
 use super::message::{Answer, Change, Request};
 use crate::StorageError;
 use crate::peers::PeerAddress;
@@ -132,10 +132,7 @@ impl RaftGroup {
         let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
             let answer = match await_leader(&self.raft, deadline).await {
-                Leader::Nobody => {
-                    let reason = "the group has no leader: a majority of its nodes is needed".to_owned();
-                    return Err(StorageError::Unavailable(reason));
-                }
+                Leader::Nobody => return Err(no_leader()),
                 Leader::Here => self.change(change.clone()).await,
                 Leader::There(leader) => {
                     let left = deadline.saturating_duration_since(Instant::now());

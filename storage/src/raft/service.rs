@@ -15,6 +15,9 @@ use super::snapshot::SnapshotData;
 /// How long the leader tries before it tells the other node that it knows nothing.
 pub(super) const LEADER_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// Why there is no answer when a leader cannot reach a majority.
+pub(super) const NO_QUORUM: &str = "no quorum answered in time";
+
 /// A snapshot of which parts arrived.
 #[derive(Default)]
 pub(super) struct Incoming {
@@ -61,7 +64,7 @@ impl RaftGroup {
         match tokio::time::timeout(LEADER_TIMEOUT, self.write(proposed)).await {
             Ok(Err(error)) => Err(error.to_string()),
             Ok(Ok(())) => proposed.failure().map_or(Ok(()), |error| Err(error.to_string())),
-            Err(_) => Err("no quorum answered in time".to_owned()),
+            Err(_) => Err(NO_QUORUM.to_owned()),
         }
     }
 
@@ -71,7 +74,7 @@ impl RaftGroup {
             Ok(Ok((read_at, _))) => Answer::ReadIndex(read_at),
             Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(_)))) => Answer::NotLeader,
             Ok(Err(error)) => Answer::Failed(error.to_string()),
-            Err(_) => Answer::Failed("no quorum answered in time".to_owned()),
+            Err(_) => Answer::Failed(NO_QUORUM.to_owned()),
         }
     }
 
