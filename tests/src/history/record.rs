@@ -46,6 +46,15 @@ impl Recorder {
         index(history.streams.len())
     }
 
+    /// Topic of a stream.
+    ///
+    /// # Panics
+    /// When it was not entered.
+    #[must_use]
+    pub fn topic(&self, stream: u32) -> String {
+        self.lock().streams[stream as usize].topic.clone()
+    }
+
     /// Numbers a connection.
     #[must_use]
     pub fn connection(&self) -> u32 {
