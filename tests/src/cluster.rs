@@ -97,7 +97,8 @@ pub fn is_settled(node: &Node) -> bool {
         };
         groups.iter().all(formed)
     });
-    let seen = view["nodes"].as_array().is_some_and(|nodes| nodes.iter().all(|node| node["reachable"] == true));
+    let seen =
+        view["nodes"].as_array().is_some_and(|nodes| nodes.iter().all(|node| node["reachable"] == true));
     groups && seen && serves(node.mqtt)
 }
 

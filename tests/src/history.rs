@@ -188,8 +188,12 @@ impl History {
         for event in &self.events {
             if near.contains(&event.at) && (event.session == violation.session || event.session == NONE) {
                 let Event { at, session, connection, what } = event;
-                let _ =
-                    writeln!(lines, "{:>12.6} {:<12} #{connection:<5} {what:?}", *at as f64 / 1e6, name(*session));
+                let _ = writeln!(
+                    lines,
+                    "{:>12.6} {:<12} #{connection:<5} {what:?}",
+                    *at as f64 / 1e6,
+                    name(*session)
+                );
             }
         }
         lines
@@ -200,13 +204,13 @@ impl History {
     pub fn of_message(&self, wanted: Message) -> String {
         let mut lines = String::new();
         for event in &self.events {
-            let message = match event.what {
-                What::Publish { message, .. }
-                | What::Acknowledged { message, .. }
-                | What::Deliver { message, .. }
-                | What::Ack { message }
-                | What::Released { message, .. } => message,
-                _ => continue,
+            let (What::Publish { message, .. }
+            | What::Acknowledged { message, .. }
+            | What::Deliver { message, .. }
+            | What::Ack { message }
+            | What::Released { message, .. }) = event.what
+            else {
+                continue;
             };
             if message == wanted {
                 let _ = writeln!(lines, "{event:?}");

@@ -67,10 +67,7 @@ impl Field {
     ///
     /// # Panics
     /// When there is no thread to be had.
-    pub fn spawn<T: Send + 'static>(
-        &self,
-        client: impl FnOnce(Self) -> T + Send + 'static,
-    ) -> JoinHandle<T> {
+    pub fn spawn<T: Send + 'static>(&self, client: impl FnOnce(Self) -> T + Send + 'static) -> JoinHandle<T> {
         let field = self.clone();
         std::thread::Builder::new().stack_size(512 << 10).spawn(move || client(field)).expect("a thread")
     }
@@ -133,10 +130,16 @@ impl Pulse {
     }
 }
 
-/// What is wrong with a history in words, with what the client of each violation saw around it; at most `limit` violations.
+/// What is wrong with a history in words, with what the client of each violation saw around it; at most `limit` violations. The whole
+/// history goes to the file that `EXACTMQ_HISTORY` names.
 #[must_use]
 pub fn account(history: &History, found: &[Violation], limit: usize) -> String {
     let mut text = format!("{} violations", found.len());
+    if let Some(path) = std::env::var_os("EXACTMQ_HISTORY") {
+        let lines: String = history.events.iter().map(|event| format!("{event:?}\n")).collect();
+        let wrote = std::fs::write(path, lines);
+        text.push_str(&format!("; the whole history was written: {}", wrote.is_ok()));
+    }
     for violation in found.iter().take(limit) {
         let slice = history.slice(violation, 300_000);
         let lines: Vec<&str> = slice.lines().collect();

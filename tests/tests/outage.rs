@@ -50,7 +50,8 @@ fn nobody_takes_over(survivors: [&Node; 2], after: &str) {
     });
     for (number, node) in survivors.into_iter().enumerate() {
         let (mut stranger, _) = eventually("strangers are served", SETTLE, || {
-            let (client, connack) = Client::try_connect(node.mqtt, &Options::v5(&format!("stranger{number}")));
+            let (client, connack) =
+                Client::try_connect(node.mqtt, &Options::v5(&format!("stranger{number}")));
             (connack.reason() == 0).then_some((client, connack))
         });
         assert!(stranger.is_alive());
@@ -103,7 +104,10 @@ fn p2_nobody_takes_over_from_a_stopped_node() {
     old.send(&[0xC0, 0]);
     cluster.node(2).signal("-CONT");
     let said = old.until_closed(Duration::from_secs(10));
-    assert!(said.iter().all(|packet| packet.kind() == 14), "past its lease it may only say goodbye: {said:02x?}");
+    assert!(
+        said.iter().all(|packet| packet.kind() == 14),
+        "past its lease it may only say goodbye: {said:02x?}"
+    );
     nothing_changed(&cluster, &packet_ids);
 }
 

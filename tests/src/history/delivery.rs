@@ -102,8 +102,7 @@ fn in_order(index: &Index<'_>, connections: &[Connection], found: &mut Vec<Viola
         }
         let last = last.entry(message.stream).or_insert(0);
         if message.number < *last {
-            let says =
-                format!("{} got {message} first after number {last}", index.name(event.session));
+            let says = format!("{} got {message} first after number {last}", index.name(event.session));
             found.push(Violation { promise: "P5", says, at: event.at, session: event.session });
         }
         *last = (*last).max(message.number);
@@ -111,12 +110,7 @@ fn in_order(index: &Index<'_>, connections: &[Connection], found: &mut Vec<Viola
 }
 
 /// P7: a connection that stayed got everything that was published, on whatever node, after its SUBACK.
-fn live(
-    index: &Index<'_>,
-    acknowledged: &Acknowledged,
-    connection: &Connection,
-    found: &mut Vec<Violation>,
-) {
+fn live(index: &Index<'_>, acknowledged: &Acknowledged, connection: &Connection, found: &mut Vec<Violation>) {
     if !index.history.drained || connection.closed.is_some() || connection.disconnect.is_some() {
         return;
     }

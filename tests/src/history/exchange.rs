@@ -16,8 +16,7 @@ pub(super) fn check(index: &Index<'_>, found: &mut Vec<Violation>) {
     for (_, connections) in index.of(true) {
         let mut exchanges: HashMap<Message, Exchange> = HashMap::new();
         // By the time of their events, not connection by connection: an old socket may still hold packets when the new one is open.
-        let mut events: Vec<&Event> =
-            connections.iter().flat_map(|connection| &connection.events).collect();
+        let mut events: Vec<&Event> = connections.iter().flat_map(|connection| &connection.events).collect();
         events.sort_by_key(|event| event.at);
         let mut seen: HashSet<(u32, Message, u16)> = HashSet::new();
         for event in events {

@@ -164,7 +164,8 @@ impl<'a> Index<'a> {
                 let Some((connected, _)) = connection.connected else { continue };
                 let next = successes.partition_point(|(asked, _)| *asked <= connected);
                 let taken = successes.get(next).map(|(_, at)| (*at, Why::TakenOver));
-                let ended = ends.iter().find(|(asked, _)| *asked > connected).map(|(_, at)| (*at, Why::Ended));
+                let ended =
+                    ends.iter().find(|(asked, _)| *asked > connected).map(|(_, at)| (*at, Why::Ended));
                 connection.dead_from = taken.into_iter().chain(ended).min_by_key(|(at, _)| *at);
             }
         }

@@ -137,15 +137,16 @@ fn continuity(index: &Index<'_>, session: u32, connections: &[Connection], found
     let ends = &index.ends[session as usize];
     for (at, connection) in connections.iter().enumerate() {
         let Some((connected, present)) = connection.connected else { continue };
-        let before = connections[..at].iter().rposition(|earlier| {
-            earlier.connected.is_some_and(|(earlier, _)| earlier < connection.asked)
-        });
+        let before = connections[..at]
+            .iter()
+            .rposition(|earlier| earlier.connected.is_some_and(|(earlier, _)| earlier < connection.asked));
         let Some(before) = before else { continue };
         let earlier = &connections[before];
         let since = earlier.connected.map_or(0, |(at, _)| at);
         let overlapping = ends.iter().any(|(asked, told)| *asked < connected && *told > earlier.asked);
         if !present && !overlapping {
-            let says = format!("{} was gone: Session Present is 0, though nobody ended it", index.name(session));
+            let says =
+                format!("{} was gone: Session Present is 0, though nobody ended it", index.name(session));
             found.push(Violation { promise: "P4", says, at: connected, session });
         }
         let alone = before + 1 == at;
@@ -162,12 +163,8 @@ fn one_user(index: &Index<'_>, connections: &[Connection], found: &mut Vec<Viola
     let mut successes = connections.iter().filter(|connection| connection.connected.is_some());
     let Some(first) = successes.next() else { return };
     for other in successes.filter(|connection| connection.user != first.user) {
-        let says = format!(
-            "user {} was let into {} of user {}",
-            other.user,
-            index.name(first.session),
-            first.user
-        );
+        let says =
+            format!("user {} was let into {} of user {}", other.user, index.name(first.session), first.user);
         let at = other.connected.map_or(0, |(at, _)| at);
         found.push(Violation { promise: "P8", says, at, session: first.session });
     }

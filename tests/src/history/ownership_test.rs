@@ -198,7 +198,10 @@ fn p2_a_connect_without_an_answer() {
         let last = script.history.events.last_mut().expect("an event");
         last.at += 6_000_000;
         // The other client's own CONNECT took as long.
-        script.history.events.retain(|event| event.session != LIVE || !matches!(event.what, What::Connect { .. }));
+        script
+            .history
+            .events
+            .retain(|event| event.session != LIVE || !matches!(event.what, What::Connect { .. }));
         script.breaks(if troubled { &[] } else { &["P2"] });
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn check(index: &Index<'_>, found: &mut Vec<Violation>) {
                 }
                 if let Some(number) = number {
                     let message = Message { stream, number };
-                    if !index.messages.get(&message).is_some_and(|publication| publication.asked <= event.at) {
+                    if index.messages.get(&message).is_none_or(|publication| publication.asked > event.at) {
                         let says = format!("{} read {message}, which nobody sent", index.name(event.session));
                         found.push(Violation { promise: "P7", says, at: event.at, session: event.session });
                     }

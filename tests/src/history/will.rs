@@ -34,7 +34,10 @@ pub(super) fn check(index: &Index<'_>, found: &mut Vec<Violation>) {
             };
             let name = index.name(carrier.session);
             if seen.packet_ids.len() > 1 {
-                accuse(format!("the Will of connection {number} of {name} fired {} times", seen.packet_ids.len()));
+                accuse(format!(
+                    "the Will of connection {number} of {name} fired {} times",
+                    seen.packet_ids.len()
+                ));
             }
             if said_goodbye(index, carrier) {
                 accuse(format!("the Will of connection {number} of {name} fired after its clean DISCONNECT"));
@@ -59,7 +62,9 @@ fn watching_since(index: &Index<'_>, connections: &[Connection]) -> Option<Micro
 fn sightings(index: &Index<'_>, connections: &[Connection]) -> HashMap<u32, Seen> {
     let mut all: HashMap<u32, Seen> = HashMap::new();
     for event in connections.iter().flat_map(|connection| &connection.events) {
-        let What::Deliver { message: Message { stream, number }, packet_id, .. } = event.what else { continue };
+        let What::Deliver { message: Message { stream, number }, packet_id, .. } = event.what else {
+            continue;
+        };
         if kind(index, stream) == Some(Kind::Will) {
             let seen = all.entry(number).or_default();
             seen.first.get_or_insert(event.at);
@@ -77,7 +82,10 @@ fn kind(index: &Index<'_>, stream: u32) -> Option<Kind> {
 fn said_goodbye(index: &Index<'_>, carrier: &Connection) -> bool {
     let (Some(said), Some(closed)) = (carrier.disconnect, carrier.closed) else { return false };
     let taken_over_before = carrier.dead_from.is_some_and(|(at, _)| at < closed);
-    said <= closed && !carrier.closed_by_client && !taken_over_before && !index.troubled(carrier.node, said, closed + TAKEN_NOTE)
+    said <= closed
+        && !carrier.closed_by_client
+        && !taken_over_before
+        && !index.troubled(carrier.node, said, closed + TAKEN_NOTE)
 }
 
 /// Whether it had an answer to something that it asked after `at`.

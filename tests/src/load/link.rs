@@ -214,7 +214,9 @@ impl Link {
         loop {
             let left = end.saturating_duration_since(std::time::Instant::now());
             match self.poll(left) {
-                Ok(Some(Seen::Message { message, qos, packet_id })) => self.acknowledge(message, qos, packet_id),
+                Ok(Some(Seen::Message { message, qos, packet_id })) => {
+                    self.acknowledge(message, qos, packet_id)
+                }
                 Ok(Some(_)) => {}
                 Ok(None) => return false,
                 Err(()) => return true,

@@ -43,7 +43,14 @@ pub struct Subscriber {
 impl Subscriber {
     /// A subscriber of these streams; durable or only as long as its connection.
     #[must_use]
-    pub fn new(field: &Field, client_id: &str, durable: bool, streams: &[u32], habit: Habit, node: u8) -> Self {
+    pub fn new(
+        field: &Field,
+        client_id: &str,
+        durable: bool,
+        streams: &[u32],
+        habit: Habit,
+        node: u8,
+    ) -> Self {
         let session = field.recorder.session(client_id, durable);
         let options = Options::v5(client_id);
         let options = if durable { options.resume().expiry(3_600) } else { options };
