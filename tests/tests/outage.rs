@@ -86,7 +86,7 @@ fn expect_again(client: &mut Client, packet_ids: &[u16]) -> Vec<tests::wire::Pub
 }
 
 fn cluster() -> Cluster {
-    Cluster::of_three(&[&format!("owner.lease_ms={}", LEASE.as_millis())])
+    Cluster::of_three_with(&[&format!("owner.lease_ms={}", LEASE.as_millis())])
 }
 
 /// P1, P2: a stopped node, also past its lease. When it runs again its own clock tells it that its lease is over: its old connection acts no more.
