@@ -110,7 +110,8 @@ pub fn is_settled(node: &Node) -> bool {
         group["voters"].as_array().is_some_and(|voters| voters.len() == 3) && group["leader"].is_u64()
     };
     let formed = view["groups"].as_array().is_some_and(|groups| groups.iter().all(formed));
-    let seen = view["nodes"].as_array().is_some_and(|nodes| nodes.iter().all(|node| node["reachable"] == true));
+    let seen =
+        view["nodes"].as_array().is_some_and(|nodes| nodes.iter().all(|node| node["reachable"] == true));
     head.starts_with("HTTP/1.1 200") && formed && seen
 }
 
