@@ -129,6 +129,10 @@ pub enum Command {
     Feed(Box<Append>),
     /// How many retained messages this group holds at most; one that replaces another always fits. Idempotent.
     RetainedQuota(u64),
+    /// Leases of the queue layer.
+    Lease(crate::lease::LeaseCommand),
+    /// Channels of the queue layer.
+    Queue(crate::queue::QueueCommand),
 }
 
 /// What gives way when an inbox has no room for a message.
