@@ -310,11 +310,11 @@ fn p1_nothing_is_written_when_the_time_is_over() {
 #[test]
 fn p1_the_rest_of_a_packet_does_not_follow() {
     let bench = Bench::new();
-    let mut slow = bench.connected("slow");
-    let taken = fill_outbox(&bench, "slow");
-    bench.on_worker(|toy| toy.lapsed.borrow_mut().push("slow".into()));
-    bench.request_close("slow", TAKEN_OVER);
-    bench.wait_closed("slow");
+    let mut slow = bench.connected("reader");
+    let taken = fill_outbox(&bench, "reader");
+    bench.on_worker(|toy| toy.lapsed.borrow_mut().push("reader".into()));
+    bench.request_close("reader", TAKEN_OVER);
+    bench.wait_closed("reader");
     // The kernel may have had some of it already; the close is a reset, and nothing is complete behind it.
     let mut received = Vec::new();
     let end = slow.stream.read_to_end(&mut received);
