@@ -8,6 +8,7 @@
 //! Every step of a stop may be cut short: whatever is missing then is repaired by the next start, as after a crash.
 
 mod boot;
+mod denials;
 mod listeners;
 mod operator;
 mod process;

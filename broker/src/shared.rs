@@ -185,6 +185,13 @@ impl Shared {
         (0..self.store.groups()).map(|group| self.store.read(GroupId(group), Group::stat)).sum()
     }
 
+    /// Whether an operator denied the user or the ClientID, as far as this node has applied.
+    #[must_use]
+    pub fn denies(&self, key: &Key, user: Option<&Arc<str>>) -> bool {
+        let now = self.clock.millis();
+        self.store.read(self.store.group_of(key), |rows| rows.denies(key, user, now))
+    }
+
     /// The routing handle of a connected session, and the QoS 2 ids that its lifetime received. A lifetime that ended meanwhile, whatever
     /// ended it, gets a handle that the routing does not know: nobody would forget it again.
     #[must_use]

@@ -19,7 +19,7 @@ use self::stamps::Stamps;
 use self::state::Lifetime;
 use super::command::{Batch, Command, QuotaRule, WillKey};
 use super::reply::{Conflict, Reply};
-use super::row::{BootRow, InboxStat, SessionRow, WillRow, WillStage};
+use super::row::{BootRow, DenyRow, InboxStat, SessionRow, Subject, WillRow, WillStage};
 use crate::id::{Boot, Key};
 use crate::message::{Message, QoS};
 use crate::time::Millis;
@@ -27,6 +27,7 @@ use crate::time::Millis;
 mod apply_append;
 mod apply_boot;
 mod apply_connect;
+mod apply_deny;
 mod apply_disconnect;
 mod apply_reclaim;
 mod apply_subscribe;
@@ -72,6 +73,7 @@ pub struct Group {
     messages: Messages,
     retained: BTreeMap<Arc<str>, u64>,
     stamps: Stamps,
+    denied: BTreeMap<Subject, DenyRow>,
     // derived
     retained_expiry: BTreeSet<(Millis, Arc<str>)>,
     /// Inboxes of Offline sessions with messages that expire.
@@ -261,6 +263,7 @@ impl Group {
             messages: Messages::new(),
             retained: BTreeMap::new(),
             stamps: Stamps::new(),
+            denied: BTreeMap::new(),
             retained_expiry: BTreeSet::new(),
             expiring: BTreeSet::new(),
             deadlines: Deadlines::default(),
@@ -363,6 +366,8 @@ impl Group {
                 Ok(Reply::Done { revision: 0, unchanged })
             }
             Command::Feed(append) => self.feed(append, appended),
+            Command::Deny(row) => self.deny(row),
+            Command::Allow(subject) => Ok(self.allow(subject)),
         }
     }
 
