@@ -33,3 +33,5 @@ pub const OWNER_SWEEP_MAX: usize = 256;
 pub const DENIED_MAX: usize = 100_000;
 /// Bytes of an operator's words for a denial.
 pub const DENY_REASON_BYTES_MAX: usize = 256;
+/// Bytes of what an operator or a fence agent says about a boot that is retired; it is part of the boot's row.
+pub const RETIRE_TEXT_BYTES_MAX: usize = 1_024;

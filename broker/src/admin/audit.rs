@@ -1,4 +1,4 @@
-//! Who ended what, when, why, with which result: one JSON line a decision, fsynced before the answer goes out.
+//! Who ended or retired what, when, why, with which result: one JSON line a decision, fsynced before the answer goes out.
 //!
 //! `audit.jsonl` grows to its limit, then becomes `audit.1.jsonl` in place of the one before: at most two files. After a
 //! failed write nothing more is ended over the API, since it could not be recorded.
@@ -29,7 +29,7 @@ pub struct AuditRecord {
     pub seq: u64,
     /// When it was written, milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// For example `session.end`.
+    /// `session.end`, `node.retire`, `deny.add` or `deny.remove`.
     pub action: String,
     pub who: String,
     /// Of the session; empty when it is about something else.
@@ -43,9 +43,20 @@ pub struct AuditRecord {
     pub reason: String,
     pub will: String,
     pub release: bool,
-    /// `ended`, or the code of the problem that was answered.
+    /// `ended`, `gone`, `retired`, `already_retired`, `done`, or the code of the problem that was answered.
     pub result: String,
     pub revision: Option<u64>,
+    /// The node and the boot that were retired, or were to be.
+    #[serde(default)]
+    pub node_id: Option<u64>,
+    #[serde(default)]
+    pub boot_id: Option<String>,
+    /// Whether the end of its lease was waited for.
+    #[serde(default)]
+    pub waited: Option<bool>,
+    /// What the fence agent said, or what was wrong.
+    #[serde(default)]
+    pub detail: Option<String>,
 }
 
 impl AuditRecord {
@@ -66,6 +77,10 @@ impl AuditRecord {
             release: false,
             result: String::new(),
             revision: None,
+            node_id: None,
+            boot_id: None,
+            waited: None,
+            detail: None,
         }
     }
 }

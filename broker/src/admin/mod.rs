@@ -12,6 +12,7 @@ mod model;
 mod openapi;
 mod page;
 mod problem;
+mod retire;
 mod sessions;
 mod start;
 mod token;
@@ -38,11 +39,13 @@ pub use model::{
     SessionSummary, SessionsView, StateWord, SubscriptionView, WillView,
 };
 pub use problem::Problem;
+pub use retire::{RetireAnswer, RetireGroup, RetireRequest, RetireWaiting, Retirements, check_attestation};
 pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use token::{AdminToken, TokenError};
 
 use crate::cluster::Member;
 use crate::metrics::Metrics;
+use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired};
 
 /// Bytes of the largest request body.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -66,6 +69,12 @@ pub trait AdminPort: Send + Sync + 'static {
     fn denied(&self, after: Option<Subject>, limit: usize) -> PortFuture<'_, Result<DeniedPage, PortError>>;
     /// All nodes with their boots.
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>>;
+    /// Retires a boot whose node is gone. As long as its lease; `progress` says how long and may hurry it.
+    fn retire_boot(
+        &self,
+        order: RetireOrder,
+        progress: Arc<RetireProgress>,
+    ) -> PortFuture<'_, Result<Retired, RetireError>>;
     /// The node in its cluster; `None`: there is nothing to say.
     fn cluster(&self) -> Option<Arc<Member>> {
         None
@@ -178,6 +187,7 @@ pub struct AdminState {
     pub token: Arc<AdminToken>,
     pub audit: Arc<Audit>,
     pub jobs: Arc<Jobs>,
+    pub retirements: Arc<Retirements>,
     pub metrics: Arc<Metrics>,
     /// `/metrics` asks for the token too.
     pub metrics_token: bool,
@@ -198,6 +208,7 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/end/{job}", get(jobs::show), true),
         ("/v1/denied", get(denied::list).post(denied::add).delete(denied::remove), true),
         ("/v1/nodes", get(nodes), true),
+        ("/v1/nodes/{id}/retire", post(retire::retire), true),
         ("/v1/cluster", get(cluster::show), true),
         ("/v1/cluster/init", post(cluster::init), true),
         ("/v1/cluster/join", post(cluster::join), true),

@@ -92,6 +92,7 @@ pub async fn start(
         token: Arc::new(token),
         audit: Arc::new(audit),
         jobs: Arc::new(Jobs::open(data_dir)?),
+        retirements: Arc::default(),
         metrics,
         metrics_token: config.admin.metrics_token,
     };

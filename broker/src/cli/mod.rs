@@ -45,7 +45,7 @@ enum Command {
     /// Say who may not connect
     #[command(subcommand)]
     Deny(deny::Command),
-    /// List and show nodes
+    /// List, show and retire nodes
     #[command(subcommand)]
     Node(node::Command),
     /// Form a cluster, and show it
