@@ -77,6 +77,8 @@ fn jobs_are_known_after_a_restart() {
     std::fs::write(jobs.join("notes.txt"), "not a job").expect("written");
     let directory = api.directory.path().to_owned();
     let again = Api::start(&broker, |config| config.node.data_dir.clone_from(&directory));
+    let token = |directory: &std::path::Path| directory.join("admin.token");
+    std::fs::copy(token(&directory), token(again.directory.path())).expect("copied");
     let list = again.json("GET", "/v1/end", "").1;
     let states: Vec<&Value> =
         list["jobs"].as_array().expect("a list").iter().map(|job| &job["state"]).collect();
