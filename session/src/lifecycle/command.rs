@@ -142,6 +142,10 @@ pub enum Command {
         proof: RetireProof,
         observed_at: Millis,
     },
+    /// Leases of the queue layer.
+    Lease(crate::lease::LeaseCommand),
+    /// Channels of the queue layer.
+    Queue(crate::queue::QueueCommand),
 }
 
 /// What gives way when an inbox has no room for a message.

@@ -22,6 +22,7 @@ use super::reply::{Conflict, Reply};
 use super::row::{BootRow, DenyRow, InboxStat, SessionRow, Subject, WillRow, WillStage};
 use crate::id::{Boot, Key};
 use crate::message::{Message, QoS};
+use crate::queue::Space;
 use crate::time::Millis;
 
 mod apply_append;
@@ -29,6 +30,7 @@ mod apply_boot;
 mod apply_connect;
 mod apply_deny;
 mod apply_disconnect;
+mod apply_queue;
 mod apply_reclaim;
 mod apply_subscribe;
 mod check;
@@ -74,6 +76,8 @@ pub struct Group {
     retained: BTreeMap<Arc<str>, u64>,
     stamps: Stamps,
     denied: BTreeMap<Subject, DenyRow>,
+    /// Leases and channels of the queue layer.
+    space: Space,
     // derived
     retained_expiry: BTreeSet<(Millis, Arc<str>)>,
     /// Inboxes of Offline sessions with messages that expire.
@@ -130,6 +134,10 @@ pub struct Outcome {
     pub subscribed: Vec<u64>,
     /// Due times were added: the deadline worker should look again.
     pub deadlines_changed: bool,
+    /// Members of channels that have something to look at, ascending.
+    pub wakes: Vec<u64>,
+    /// A lease ends earlier than any did, or a channel waits for its reclamation: the keeper of the queue layer looks again.
+    pub leases_changed: bool,
 }
 
 /// A message that an ended lifetime leaves to the other members of a shared subscription.
@@ -264,6 +272,7 @@ impl Group {
             retained: BTreeMap::new(),
             stamps: Stamps::new(),
             denied: BTreeMap::new(),
+            space: Space::default(),
             retained_expiry: BTreeSet::new(),
             expiring: BTreeSet::new(),
             deadlines: Deadlines::default(),
@@ -303,6 +312,8 @@ impl Group {
         outcome.over_quota.append(&mut self.events_over_quota);
         outcome.subscribed.append(&mut self.events_subscribed);
         outcome.deadlines_changed |= std::mem::take(&mut self.deadlines.changed);
+        outcome.wakes.append(&mut self.space.take_wakes());
+        outcome.leases_changed |= self.space.take_due_changed();
     }
 
     /// Notes a log entry without commands (a leader's blank, a membership change).
@@ -372,6 +383,8 @@ impl Group {
             Command::Feed(append) => self.feed(append, appended),
             Command::Deny(row) => self.deny(row),
             Command::Allow(subject) => Ok(self.allow(subject)),
+            Command::Lease(command) => Ok(self.lease(command)),
+            Command::Queue(command) => Ok(self.queue(command)),
         }
     }
 
