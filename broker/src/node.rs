@@ -37,6 +37,7 @@ pub use serve::{ReadConfig, serve};
 use crate::admin;
 use crate::auth::{AuthFileError, Authority};
 use crate::clock::NodeClock;
+use crate::cluster::balance::balance_forever;
 use crate::cluster::join::JoinService;
 use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
 use crate::cluster::services::services;
@@ -181,7 +182,12 @@ impl Node {
         let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
-        let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), clock.clone(), &metrics));
+        let forwarding = Arc::new(Forwarding::new(
+            router.clone(),
+            workers.clone(),
+            (clock.clone(), forget.clone()),
+            &metrics,
+        ));
         let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
         let shared = Arc::new(Shared {
             boot,
@@ -244,6 +250,7 @@ impl Node {
             self.shared.forwarding.start(links.clone());
             self.shared.forwarding.settled(ROUTES_WAIT).await;
             self.tasks.push(tokio::spawn(self.member.clone().follow_forever()));
+            self.tasks.push(tokio::spawn(balance_forever(self.shared.store.clone(), links.clone())));
         }
         self.listen(config)?;
         let operator = operator::Operator {

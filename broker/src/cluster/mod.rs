@@ -1,5 +1,6 @@
 //! This node among others: the peer link, who is a member, and how one becomes it.
 
+pub mod balance;
 pub mod calls;
 pub mod join;
 pub mod link;
