@@ -3,7 +3,8 @@
 //! ```text
 //! start: boot id ▸ lock, receipts ▸ store ▸ boot lease ▸ earlier boots retired ▸ routes restored ▸ sweeper, deadlines, Wills
 //!        ▸ workers ▸ listeners
-//! stop:  listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ tasks ▸ receipt ▸ store ▸ lock
+//! stop:  admin ▸ listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ receipt ▸ tasks ▸ boot retired by another node
+//!        ▸ leadership handed over ▸ store ▸ peer links ▸ lock
 //! ```
 //! Every step of a stop may be cut short: whatever is missing then is repaired by the next start, as after a crash.
 
@@ -41,7 +42,7 @@ use crate::cluster::balance::balance_forever;
 use crate::cluster::join::JoinService;
 use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
 use crate::cluster::services::services;
-use crate::cluster::{LinkError, Links, Member};
+use crate::cluster::{LinkError, Links, Member, PeerCalls, farewell};
 use crate::config::Config;
 use crate::forward::Forwarding;
 use crate::metrics::Metrics;
@@ -206,6 +207,7 @@ impl Node {
             isolation,
             lease_ms: config.owner.lease_ms,
             reclaimer: std::sync::OnceLock::new(),
+            references: std::sync::OnceLock::new(),
         });
         let member = Arc::new(Member::new(&shared, links, &config.node.data_dir));
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
@@ -241,8 +243,12 @@ impl Node {
     /// Lets clients and operators in.
     async fn open(&mut self, config: &Config) -> Result<(), ServeError> {
         if let Some(links) = &self.member.links {
-            let join =
-                JoinService::new(self.shared.store.clone(), &config.node.data_dir, self.shared.boot.node_id);
+            let join = JoinService::new(
+                self.shared.store.clone(),
+                &config.node.data_dir,
+                self.shared.boot.node_id,
+                (self.shared.clock.clone(), farewell::served(config)),
+            );
             let answered = self.shared.forwarding.serve(services(&self.shared, join));
             let address = links.listen(answered).await?;
             tracing::info!(%address, "peers are let in");
@@ -390,6 +396,10 @@ impl Node {
             let _ = tokio::time::timeout(timeout / 8, admin.stop()).await;
         }
         let deadline = shared.clock.tick().plus_ms(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        if let Some(links) = &member.links {
+            // Set once: a node stops once.
+            let _ = shared.references.set(farewell::references(&**links).await);
+        }
         let share = timeout / 4;
         let left_open = tokio::task::spawn_blocking(move || gateway.stop(share)).await.unwrap_or(usize::MAX);
         if left_open > 0 {
@@ -403,6 +413,11 @@ impl Node {
             task.abort();
         }
         give_up_unless_fresh(&shared.store, &member.data_dir);
+        if let Some(links) = &member.links
+            && !shared.store.is_alone()
+        {
+            Self::take_leave(&shared, &**links, stopped).await;
+        }
         let closed = shared.store.close().await;
         if let Some(links) = &member.links {
             links.close().await;
@@ -412,6 +427,20 @@ impl Node {
             return Stopped::Unproved;
         }
         stopped
+    }
+
+    /// Leaves nothing to the other nodes that waits for this one: its boot is over by commit, and it leads no group.
+    async fn take_leave(shared: &Shared, peers: &dyn PeerCalls, stopped: Stopped) {
+        if stopped == Stopped::Graceful
+            && let Ok(retirement) = shared.owners.retirement()
+            && !farewell::retire(peers, &shared.boot, retirement.connection_id_max).await
+        {
+            tracing::warn!("no other node committed the end of this boot; the next start does it");
+        }
+        let left = shared.store.give_up_leadership(&peers.reachable(), LEAVE_WAIT).await;
+        if left > 0 {
+            tracing::warn!(left, "groups without a new leader elect one when this node is gone");
+        }
     }
 
     /// Closes all owners, records their ends and writes the receipt (owner spec §10.1).
@@ -494,6 +523,9 @@ impl Settle {
         Ok(())
     }
 }
+
+/// How long a stop waits until it may hand over the groups that it began to lead just now.
+const LEAVE_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a start waits for what other nodes have subscribers of; until it is known, they get everything.
 const ROUTES_WAIT: Duration = Duration::from_millis(500);

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use gateway::codec::ReasonCode;
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use session::id::{Key, Owner};
 use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, WillKey, WillStage};
@@ -60,6 +61,8 @@ pub struct Shared {
     pub isolation: ClusterIsolation,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
+    /// Where the clients of a listener may go, once this node stops and another one said it.
+    pub references: OnceLock<HashMap<Arc<str>, Arc<str>>>,
     /// Reclamation; it hands messages on through this node, so it comes last and is not kept alive from here.
     pub reclaimer: OnceLock<Weak<Reclaimer>>,
 }

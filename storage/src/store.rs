@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use session::id::{Boot, Key};
 use session::lifecycle::{Command, Group, Reply};
@@ -10,6 +11,7 @@ use session::time::Millis;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::identity::{Identity, Lock, make_dir};
 use crate::peers::{PeerAddress, Peers};
@@ -175,6 +177,8 @@ impl Failure {
     }
 }
 
+/// Between two attempts to hand a group over.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(50);
 /// Page cache of the engine, for all groups.
 const ENGINE_CACHE_BYTES: usize = 64 << 20;
 
@@ -317,10 +321,21 @@ impl Store {
         raft::next_step(self.inner.boot_node, &self.status(), reachable)
     }
 
-    /// Hands every group that this node leads to a voter that it can reach, as evenly as it goes, and takes none from now on. Groups that
-    /// are left elect a leader when this node is gone; how many.
-    pub async fn give_up_leadership(&self, reachable: &[u64]) -> usize {
+    /// Hands every group that this node leads to a voter that it can reach, as evenly as it goes, and takes none from now on; one that it
+    /// leads since a moment ago has to wait, about `within`. Groups that are left elect a leader when this node is gone; how many.
+    pub async fn give_up_leadership(&self, reachable: &[u64], within: Duration) -> usize {
         self.inner.groups.iter().for_each(RaftGroup::leave);
+        let deadline = Instant::now() + within;
+        loop {
+            let left = self.hand_over_all(reachable).await;
+            if left == 0 || Instant::now() >= deadline {
+                return left;
+            }
+            tokio::time::sleep(HAND_OVER_PAUSE).await;
+        }
+    }
+
+    async fn hand_over_all(&self, reachable: &[u64]) -> usize {
         let mut left = 0;
         for group in self.inner.groups.iter().filter(|group| group.leads()) {
             let status = self.status();

@@ -3,6 +3,8 @@
 
 #[path = "cluster/routes.rs"]
 mod routes;
+#[path = "cluster/stop.rs"]
+mod stop;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -80,6 +82,7 @@ fn start(id: u64, peer_port: u16) -> Node {
         &format!("cluster.peer=127.0.0.1:{peer_port}"),
         "cluster.secret=0123456789abcdef0123456789abcdef",
         "cluster.trusted_network=true",
+        &format!("listener.mqtt.advertise=node-{id}.example:1883"),
         "node.workers=1",
         "storage.segment_bytes=1048576",
         "node.sys_interval_s=0",

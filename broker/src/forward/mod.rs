@@ -104,10 +104,8 @@ impl Forwarding {
     /// Adds services 130 and 140 to what the peer port answers. The port may be open before [`Self::start`].
     #[must_use]
     pub fn serve(&self, services: Services) -> Services {
-        let routes: Arc<dyn Service> = Arc::new(RoutesService {
-            tables: self.tables.clone(),
-            stored: self.certainty.stored.clone(),
-        });
+        let routes: Arc<dyn Service> =
+            Arc::new(RoutesService { tables: self.tables.clone(), stored: self.certainty.stored.clone() });
         services.with(services::ROUTES, routes).with(services::FORWARD, self.receiver.clone())
     }
 

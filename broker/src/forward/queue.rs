@@ -220,10 +220,7 @@ fn complete(forwards: impl IntoIterator<Item = Forward>) {
 }
 
 /// Tells those who wait, each port once.
-pub(super) fn answer(
-    waiters: impl IntoIterator<Item = Waiter>,
-    reply: &Result<Reply, Arc<StorageError>>,
-) {
+pub(super) fn answer(waiters: impl IntoIterator<Item = Waiter>, reply: &Result<Reply, Arc<StorageError>>) {
     let mut ports: Vec<(Arc<dyn CompletionPort>, Replies)> = Vec::new();
     for Waiter { port, token } in waiters {
         let done = (token, reply.clone());

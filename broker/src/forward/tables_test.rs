@@ -71,7 +71,9 @@ fn p7_a_gap_in_the_changes_is_noticed() {
     let here = Here::new();
     let until = here.until();
     assert_eq!(here.tell_all(1, 4, &["a"]), [DONE; 3]);
-    let delta = |base, through, changes| here.say(RouteCall::Delta { base, through, until, changes, stored: Vec::new() });
+    let delta = |base, through, changes| {
+        here.say(RouteCall::Delta { base, through, until, changes, stored: Vec::new() })
+    };
     assert_eq!(delta(4, 6, vec![("b", true), ("a", false)]), DONE);
     assert!(here.sends("b") && !here.sends("a"));
     assert_eq!(delta(4, 7, vec![("b", true), ("a", false), ("c", true)]), DONE, "its answer was lost");
@@ -92,7 +94,13 @@ fn p7_a_table_is_good_for_its_lease() {
     here.time.advance_ms(3_000);
     here.tables.set_reachable(vec![2]);
     assert!(here.sends("b"));
-    let late = RouteCall::Delta { base: 1, through: 1, until: Millis(2_000_000), changes: Vec::new(), stored: Vec::new() };
+    let late = RouteCall::Delta {
+        base: 1,
+        through: 1,
+        until: Millis(2_000_000),
+        changes: Vec::new(),
+        stored: Vec::new(),
+    };
     assert_eq!(here.say(late), TELL_ALL, "it may have told its subscribers without us");
 }
 

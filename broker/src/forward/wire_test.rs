@@ -133,7 +133,8 @@ fn stored_changes_keep_their_layout() {
         hex(&encoded),
         "020100000000000000030000000000000001000000000000000502000300000000000000070200030000000000000009"
     );
-    let read = |stored| RouteCall::Delta { base: 1, through: 3, until: Millis(5), changes: Vec::new(), stored };
+    let read =
+        |stored| RouteCall::Delta { base: 1, through: 3, until: Millis(5), changes: Vec::new(), stored };
     assert_eq!(RouteCall::read(&encoded), Ok(read(vec![(GroupId(3), 9)])));
     let old = delta(1, (1, 3), Millis(5), &[stored(7)]);
     assert_eq!(RouteCall::read(&old), Ok(read(Vec::new())));

@@ -142,17 +142,15 @@ impl RaftGroup {
         let deadline = Instant::now() + PROPOSE_TIMEOUT;
         loop {
             let tried = match await_leader(&self.raft, deadline).await {
-                Leader::Here => {
-                    match tokio::time::timeout(PROPOSE_TIMEOUT, self.write(proposed)).await {
-                        Ok(Ok(Written::NotLeader)) => Tried::Again,
-                        Ok(Ok(Written::Over)) => Tried::Over,
-                        Ok(Err(error)) => return Err(error),
-                        Err(_) => {
-                            proposed.lost(&no_quorum());
-                            Tried::Over
-                        }
+                Leader::Here => match tokio::time::timeout(PROPOSE_TIMEOUT, self.write(proposed)).await {
+                    Ok(Ok(Written::NotLeader)) => Tried::Again,
+                    Ok(Ok(Written::Over)) => Tried::Over,
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => {
+                        proposed.lost(&no_quorum());
+                        Tried::Over
                     }
-                }
+                },
                 Leader::There(leader) => self.bring_there(&leader, proposed).await,
                 Leader::Nobody => {
                     proposed.lost(&Arc::new(no_leader()));

@@ -165,7 +165,11 @@ fn matched(now: &Metrics, node: u64) -> Option<LogId> {
 
 /// The hand-over that makes the leaders of `groups` more even: from `own`, when it leads at least two more than a voter that is
 /// `reachable`. `None`: they are even enough, or another node's turn.
-pub(crate) fn next_step(own: u64, groups: &[GroupStatus], reachable: &[u64]) -> Option<(crate::GroupId, u64)> {
+pub(crate) fn next_step(
+    own: u64,
+    groups: &[GroupStatus],
+    reachable: &[u64],
+) -> Option<(crate::GroupId, u64)> {
     let led = |node: u64| groups.iter().filter(|group| group.leader == Some(node)).count();
     let of_own = groups.iter().filter(|group| group.leader == Some(own));
     let heirs = of_own.flat_map(|group| {

@@ -131,7 +131,8 @@ impl RaftGroup {
         let raft = Raft::new(node_id, config, network.clone(), log, state_machine)
             .await
             .map_err(|error| unavailable(&error))?;
-        let (intake, barrier, gate, incoming) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let (intake, barrier, gate, incoming) =
+            (Arc::default(), Arc::default(), Arc::default(), Arc::default());
         let this = Self { raft, network, machine, intake, barrier, gate, incoming };
         let is_new = !this.raft.is_initialized().await.map_err(|error| unavailable(&error))?;
         match start.formation {
