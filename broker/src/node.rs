@@ -44,7 +44,7 @@ use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
 use crate::cluster::services::services;
 use crate::cluster::{LinkError, Links, Member, PeerCalls, farewell};
 use crate::config::Config;
-use crate::forward::Forwarding;
+use crate::forward::{Forwarding, StoredRoutes};
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
@@ -161,13 +161,7 @@ impl Node {
     ) -> Result<Self, ServeError> {
         let workers = Arc::new(Workers::new(config.node.workers()));
         let owners = Arc::new(Owners::new(owner_options(config, &boot), (*clock).clone(), workers.clone())?);
-        let lease = BootLease {
-            boot: boot.clone(),
-            clock: clock.clone(),
-            store: store.clone(),
-            owners: owners.clone(),
-            lease_ms: config.owner.lease_ms,
-        };
+        let lease = boot_lease(config, &boot, (&clock, &store), &owners);
         let settle = Settle { boots: boots.clone(), recovered, config: config.clone() };
         let settled = store.is_alone() && store.status().iter().all(|group| !group.nodes.is_empty());
         if settled {
@@ -183,12 +177,8 @@ impl Node {
         let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
-        let forwarding = Arc::new(Forwarding::new(
-            router.clone(),
-            workers.clone(),
-            (clock.clone(), forget.clone()),
-            &metrics,
-        ));
+        let stored = (clock.clone(), forget.clone() as Arc<dyn StoredRoutes>);
+        let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), stored, &metrics));
         let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
         let shared = Arc::new(Shared {
             boot,
@@ -550,6 +540,21 @@ fn isolation(
     };
     let peers = links.map_or_else(ownerrpc::QuiesceClient::without_peers, Links::quiescence);
     ClusterIsolation { local, clock: clock.clone(), peers }
+}
+
+fn boot_lease(
+    config: &Config,
+    boot: &Boot,
+    (clock, store): (&Arc<NodeClock>, &Store),
+    owners: &Arc<Owners>,
+) -> BootLease {
+    BootLease {
+        boot: boot.clone(),
+        clock: clock.clone(),
+        store: store.clone(),
+        owners: owners.clone(),
+        lease_ms: config.owner.lease_ms,
+    }
 }
 
 fn retention(config: &Config) -> Retention {

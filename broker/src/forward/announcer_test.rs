@@ -31,6 +31,8 @@ fn router() -> Arc<Router> {
     Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))))
 }
 
+type Heard = (u8, Vec<(GroupId, u64)>);
+
 /// Node 2 as node 1 calls it.
 #[derive(Debug)]
 struct Other {
@@ -41,7 +43,7 @@ struct Other {
     /// It is of the version before.
     is_old: AtomicBool,
     /// Formats and stored changes that it heard of.
-    heard: Mutex<Vec<(u8, Vec<(GroupId, u64)>)>>,
+    heard: Mutex<Vec<Heard>>,
 }
 
 impl PeerCalls for Other {

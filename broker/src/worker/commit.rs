@@ -179,22 +179,12 @@ impl Worker {
         reply: Result<Reply, Arc<StorageError>>,
         out: Option<&mut Output>,
     ) {
-        let reply = match reply {
-            Ok(Reply::Conflict(Conflict::Quota)) if let Op::Prepared { publish } = op => {
-                self.retain_refused(session, publish);
-                return;
-            }
-            Ok(Reply::Conflict(conflict)) => {
-                tracing::debug!(%conflict, "a command of a connection was refused");
-                session.failed = true;
-                return;
-            }
-            Ok(reply) => reply,
-            Err(error) => {
-                tracing::debug!(%error, "a command of a connection has no answer");
-                session.failed = true;
-                return;
-            }
+        if let (Op::Prepared { publish }, Ok(Reply::Conflict(Conflict::Quota))) = (&op, &reply) {
+            return self.retain_refused(session, *publish);
+        }
+        let Some(reply) = taken(reply) else {
+            session.failed = true;
+            return;
         };
         match (op, reply) {
             (Op::Prepared { publish }, Reply::Received { first, sequence }) => {
@@ -270,6 +260,21 @@ impl Worker {
             && *over_quota > 0
         {
             self.stats.dropped(DropReason::InboxQuota, u64::from(*over_quota));
+        }
+    }
+}
+
+/// The reply of a command that was carried out.
+fn taken(reply: Result<Reply, Arc<StorageError>>) -> Option<Reply> {
+    match reply {
+        Ok(Reply::Conflict(conflict)) => {
+            tracing::debug!(%conflict, "a command of a connection was refused");
+            None
+        }
+        Ok(reply) => Some(reply),
+        Err(error) => {
+            tracing::debug!(%error, "a command of a connection has no answer");
+            None
         }
     }
 }

@@ -22,12 +22,15 @@ const MEMBERS_TRIED_MAX: usize = 16;
 /// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
 const KEPT_MAX: usize = 4_096;
 
+/// Where messages that are kept go, by their address.
+type Kept = HashMap<usize, (Weak<Message>, Route)>;
+
 /// Puts messages of the node itself into the routing.
 #[derive(Debug, Clone)]
 pub struct SystemPublisher {
     shared: Arc<Shared>,
     /// What `publish` selected for live delivery, until `deliver_live` of the same message: a share group picks once.
-    kept: Arc<Mutex<HashMap<usize, (Weak<Message>, Route)>>>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl SystemPublisher {
