@@ -41,7 +41,7 @@ use crate::clock::NodeClock;
 use crate::cluster::balance::balance_forever;
 use crate::cluster::join::JoinService;
 use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
-use crate::cluster::services::services;
+use crate::cluster::services::{services, until_retired};
 use crate::cluster::{LinkError, Links, Member, PeerCalls, farewell};
 use crate::config::Config;
 use crate::forward::{Forwarding, StoredRoutes};
@@ -55,6 +55,7 @@ use crate::usecase::isolation::{ClusterIsolation, LocalIsolation};
 use crate::usecase::lease::{BootLease, LeaseError};
 use crate::usecase::queue::ConnectQueue;
 use crate::usecase::reclaim::{Reclaimer, Retention};
+use crate::usecase::retire::Retirer;
 use crate::usecase::will::WillExecutor;
 use crate::worker::{self, Worker, Workers};
 
@@ -240,7 +241,7 @@ impl Node {
                 (self.shared.clock.clone(), farewell::served(config)),
             );
             let answered = self.shared.forwarding.serve(services(&self.shared, join));
-            let address = links.listen(answered).await?;
+            let address = links.listen(until_retired(answered, &self.shared.store)).await?;
             tracing::info!(%address, "peers are let in");
             links.follow(&self.member.members());
             self.shared.forwarding.start(links.clone());
@@ -249,11 +250,16 @@ impl Node {
             self.tasks.push(tokio::spawn(balance_forever(self.shared.store.clone(), links.clone())));
         }
         self.listen(config)?;
+        let retirer = Arc::new(Retirer::new(&self.shared, self.member.clone(), config));
+        if self.member.links.is_some() {
+            self.tasks.push(tokio::spawn(retirer.clone().watch_forever()));
+        }
         let operator = operator::Operator {
             shared: self.shared.clone(),
             member: self.member.clone(),
             started_at: self.shared.clock.millis(),
             recorder: self.shared.metrics.control(),
+            retirer,
         };
         self.admin = admin::start(config, Arc::new(operator), self.shared.metrics.clone()).await?;
         Ok(())
