@@ -35,6 +35,8 @@ pub(super) enum Request {
     ReadIndex,
     /// To the leader: one step of a membership change.
     Change(Change),
+    /// From the leader: ask for votes now; the last entry of its log.
+    Elect(LogId),
 }
 
 /// A part of a snapshot file.
@@ -74,6 +76,8 @@ pub(super) enum Answer {
     NotLeader,
     /// Nothing is known of what was done.
     Failed(String),
+    /// It asks for votes.
+    Electing,
 }
 
 /// What cannot be read was sent by another version, or damaged.

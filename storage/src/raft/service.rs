@@ -7,6 +7,7 @@ use openraft::error::{CheckIsLeaderError, RaftError};
 use openraft::{BasicNode, ChangeMembers, Snapshot};
 
 use super::RaftGroup;
+use super::forward::Written;
 use super::message::{Answer, Change, Chunk, Request};
 use super::network::append_part;
 use super::proposed::Proposed;
@@ -50,20 +51,22 @@ impl RaftGroup {
                 }
                 let proposed = Proposed::new(serial, batch, Vec::new());
                 match self.settle(&proposed).await {
-                    Ok(()) => Answer::Proposed,
+                    Ok(Written::Over) => Answer::Proposed,
+                    Ok(Written::NotLeader) => Answer::NotLeader,
                     Err(reason) => Answer::Failed(reason),
                 }
             }
             Request::ReadIndex => self.read_index().await,
             Request::Change(change) => self.change(change).await,
+            Request::Elect(last) => self.elect(last).await,
         }
     }
 
     /// Writes as the leader and waits until it is applied here.
-    async fn settle(&self, proposed: &Proposed) -> Result<(), String> {
+    async fn settle(&self, proposed: &Proposed) -> Result<Written, String> {
         match tokio::time::timeout(LEADER_TIMEOUT, self.write(proposed)).await {
             Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(())) => proposed.failure().map_or(Ok(()), |error| Err(error.to_string())),
+            Ok(Ok(written)) => proposed.failure().map_or(Ok(written), |error| Err(error.to_string())),
             Err(_) => Err(NO_QUORUM.to_owned()),
         }
     }
@@ -80,6 +83,8 @@ impl RaftGroup {
 
     /// One step of a membership change, as the leader.
     pub(super) async fn change(&self, change: Change) -> Answer {
+        // Not while the group is handed over: the new leader would lack the entry.
+        let _one = self.gate.turn.lock().await;
         if !self.leads() {
             return Answer::NotLeader;
         }
