@@ -46,6 +46,8 @@ pub(super) enum Op {
     Unsubscribed(Box<UnsubscribeTicket>),
     /// A retained message was appended to the session's own inbox.
     Fed,
+    /// A received QoS 2 message is known to have been handed to connections.
+    Routed,
 }
 
 /// A command under way.
@@ -170,26 +172,10 @@ impl Worker {
         reply: Result<Reply, Arc<StorageError>>,
         out: Option<&mut Output>,
     ) {
-        let reply = match reply {
-            Ok(Reply::Conflict(Conflict::Quota)) if let Op::Prepared { publish } = op => {
-                self.retain_refused(session, publish);
-                return;
-            }
-            Ok(Reply::Conflict(conflict)) => {
-                tracing::debug!(%conflict, "a command of a connection was refused");
-                session.failed = true;
-                return;
-            }
-            Ok(reply) => reply,
-            Err(error) => {
-                tracing::debug!(%error, "a command of a connection has no answer");
-                session.failed = true;
-                return;
-            }
-        };
+        let Some(reply) = self.applied(session, &op, reply) else { return };
         match (op, reply) {
-            (Op::Prepared { publish }, Reply::Received { first, sequence }) => {
-                session.publishes.received(publish, first, sequence);
+            (Op::Prepared { publish }, Reply::Received { routed, sequence }) => {
+                session.publishes.received(publish, routed, sequence);
             }
             (Op::Prepared { publish }, _) => session.publishes.prepared(publish),
             (Op::Appended { publish }, reply) => {
@@ -238,7 +224,34 @@ impl Worker {
                 }
             }
             (Op::Subscribed(_) | Op::Unsubscribed(_), _) => session.failed = true,
+            (Op::Routed, _) => {}
         }
+    }
+
+    /// The reply, when there is something to go on with.
+    fn applied(
+        &self,
+        session: &mut Session,
+        op: &Op,
+        reply: Result<Reply, Arc<StorageError>>,
+    ) -> Option<Reply> {
+        match (reply, op) {
+            // Nothing waits for it; without it, a repetition is routed anew.
+            (_, Op::Routed) => {}
+            (Ok(Reply::Conflict(Conflict::Quota)), Op::Prepared { publish }) => {
+                self.retain_refused(session, *publish);
+            }
+            (Ok(Reply::Conflict(conflict)), _) => {
+                tracing::debug!(%conflict, "a command of a connection was refused");
+                session.failed = true;
+            }
+            (Ok(reply), _) => return Some(reply),
+            (Err(error), _) => {
+                tracing::debug!(%error, "a command of a connection has no answer");
+                session.failed = true;
+            }
+        }
+        None
     }
 
     fn count_quota(&self, reply: &Reply) {

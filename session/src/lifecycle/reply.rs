@@ -19,8 +19,8 @@ pub enum Reply {
     Subscribed { new: Vec<bool> },
     /// UNSUBSCRIBE: per filter, whether it existed.
     Unsubscribed { existed: Vec<bool> },
-    /// Receive: false when the id was received before (a retry).
-    Received { first: bool, sequence: u64 },
+    /// Receive: whether the message of this id was handed to connections already (a retry).
+    Received { routed: bool, sequence: u64 },
     /// Release: whether the id was known (else 0x92).
     Released { known: bool },
     /// Reclaim: children removed, and whether nothing is left.

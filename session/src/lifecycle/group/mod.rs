@@ -363,6 +363,7 @@ impl Group {
                 Ok(Reply::Done { revision: 0, unchanged })
             }
             Command::Feed(append) => self.feed(append, appended),
+            Command::Routed { session, packet_id, sequence } => self.routed(*session, *packet_id, *sequence),
         }
     }
 
