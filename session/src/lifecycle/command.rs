@@ -137,6 +137,10 @@ pub enum Command {
         proof: RetireProof,
         observed_at: Millis,
     },
+    /// Leases of the queue layer.
+    Lease(crate::lease::LeaseCommand),
+    /// Channels of the queue layer.
+    Queue(crate::queue::QueueCommand),
     /// Inbound QoS 2: the message that was received under `sequence` was handed to connections; a repetition goes to inboxes only, which
     /// know its stamp. Idempotent; says nothing of a later use of the id.
     Routed {
