@@ -298,8 +298,9 @@ impl Shared {
         let mut attempts = 0;
         let row = loop {
             let claim = self.claim_end(input);
+            // Without a report everything may have been written: a QoS 2 message of a share is then nobody else's ([MQTT-4.8.2-5]).
             let sent_through =
-                || claim.as_ref().and_then(IntentClaim::held).map_or(0, |closed| closed.sent_through);
+                || claim.as_ref().and_then(IntentClaim::held).map_or(u64::MAX, |closed| closed.sent_through);
             match case.run(&call, input, &sent_through).await {
                 Ok(row) => {
                     if let Some(claim) = claim {

@@ -100,6 +100,8 @@ pub struct Listener {
     pub max_connections: u32,
     /// Expect a PROXY protocol v2 header before anything else; connections without one are closed.
     pub proxy_protocol: bool,
+    /// A certificate that the proxy says it verified logs its common name in, as one that this node verified does.
+    pub proxy_certificate_user: bool,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub tls_client_ca: Option<PathBuf>,
@@ -118,6 +120,7 @@ impl Default for Listener {
             namespace: "main".into(),
             max_connections: 100_000,
             proxy_protocol: false,
+            proxy_certificate_user: false,
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,

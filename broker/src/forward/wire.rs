@@ -303,21 +303,29 @@ fn put_forward<'a>(out: &mut BytesMut, forward: &'a Forward, last: &mut Option<&
     out.put_slice(payload);
 }
 
-/// The number of a batch and its messages, in order.
-pub(super) fn read_batch(payload: &[u8]) -> Result<(u64, Vec<Received>), Malformed> {
+/// The number of a batch and its messages, in order, and how many were passed over: one whose topic nobody may publish to costs only
+/// itself, the others of the batch are somebody else's.
+pub(super) fn read_batch(payload: &[u8]) -> Result<(u64, Vec<Received>, u64), Malformed> {
     let mut rest = payload;
     check_format(&mut rest)?;
     let number = rest.try_get_u64().map_err(|_| SHORT)?;
     let count = rest.try_get_u32().map_err(|_| SHORT)?;
     let mut messages = Vec::new();
-    let mut last = None;
+    let (mut last, mut passed_over) = (None, 0);
     for _ in 0..count {
-        messages.push(read_forward(&mut rest, &mut last)?);
+        match read_forward(&mut rest, &mut last)? {
+            Some(received) => messages.push(received),
+            None => passed_over += 1,
+        }
     }
-    if rest.is_empty() { Ok((number, messages)) } else { Err(Malformed("bytes follow the messages")) }
+    if rest.is_empty() {
+        Ok((number, messages, passed_over))
+    } else {
+        Err(Malformed("bytes follow the messages"))
+    }
 }
 
-fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Received, Malformed> {
+fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Option<Received>, Malformed> {
     let flags = rest.try_get_u8().map_err(|_| SHORT)?;
     let qos = QoS::from_u8(flags & 3).ok_or(Malformed("a QoS of 3"))?;
     let expires_at = match flags & EXPIRES {
@@ -342,15 +350,17 @@ fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Receive
         }
     }
     let topic = text(rest)?;
-    session::topic::check_topic_name(topic).map_err(|_| Malformed("a topic name that is none"))?;
     let properties = rest.try_get_u32().map_err(|_| SHORT)? as usize;
     let payload = rest.try_get_u32().map_err(|_| SHORT)? as usize;
     let (properties, payload) = (take(rest, properties)?, take(rest, payload)?);
+    if session::topic::check_topic_name(topic).is_err() {
+        return Ok(None);
+    }
     let mut message = Message::new(topic, properties, payload);
     message.qos = qos;
     message.retain = flags & RETAIN != 0;
     message.expires_at = expires_at;
-    Ok(Received { message: Arc::new(message), publisher, everyone: flags & EVERYONE != 0, shares })
+    Ok(Some(Received { message: Arc::new(message), publisher, everyone: flags & EVERYONE != 0, shares }))
 }
 
 #[cfg(test)]

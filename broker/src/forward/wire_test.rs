@@ -69,8 +69,8 @@ fn messages_keep_their_layout() {
          96c000000000000000901000a2473686172652f672f75000175000000020000000301017061\
          79"
     );
-    let (number, read) = read_batch(&encoded).expect("legal");
-    assert_eq!((number, read.len()), (7, 2));
+    let (number, read, passed_over) = read_batch(&encoded).expect("legal");
+    assert_eq!((number, read.len(), passed_over), (7, 2, 0));
     for received in &read {
         assert_eq!(received.publisher.as_deref(), Some(&key("c")));
         assert_eq!(
@@ -95,13 +95,27 @@ fn p10_damaged_payloads_are_refused() {
     }
     let longer = [&whole[..], &[0]].concat();
     assert!(read_batch(&longer).is_err());
-    let bad_topic = batch(1, &[forward("a/#", None, QoS::AtMostOnce)]);
-    assert_eq!(read_batch(&bad_topic).err(), Some(Malformed("a topic name that is none")));
     let unnamed = [&batch(1, &[])[..9], &[0, 0, 0, 1, SAME_PUBLISHER]].concat();
     assert_eq!(read_batch(&unnamed).err(), Some(Malformed("a publisher that was not named")));
     assert!(RouteCall::read(&[1, 9, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
     assert!(RouteCall::read(&delta(1, (4, 3), Millis(0), &[])).is_err());
     assert!(RouteCall::read(&[&begin(1, 2)[..], &[0]].concat()).is_err());
+}
+
+/// P9: a message whose topic nobody may publish to costs only itself; what stands around it is somebody else's.
+#[test]
+fn p9_one_bad_topic_does_not_cost_the_batch() {
+    for bad in ["a/#", "", &"/".repeat(300)] {
+        let messages = [
+            forward("t", Some("c"), QoS::AtLeastOnce),
+            forward(bad, Some("hostile"), QoS::AtMostOnce),
+            forward("u", Some("hostile"), QoS::ExactlyOnce),
+        ];
+        let (_, read, passed_over) = read_batch(&batch(1, &messages)).expect("legal");
+        let topics: Vec<&str> = read.iter().map(|received| received.message.topic()).collect();
+        assert_eq!((&*topics, passed_over), (&["t", "u"][..], 1), "{bad:?}");
+        assert_eq!(read[1].publisher.as_deref(), Some(&key("hostile")));
+    }
 }
 
 /// P9: what a batch is reckoned to need is never less than what it needs.

@@ -74,6 +74,8 @@ labels! {
         ForwardTooLarge = "forward_too_large",
         /// The node holds as many retained messages as it may, or the value is too large to be retained.
         Retained = "retained",
+        /// The topic name has more than 256 levels.
+        TooDeep = "too_deep",
     }
 
     /// How a CONNECT was answered.

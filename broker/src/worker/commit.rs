@@ -52,6 +52,8 @@ pub(super) enum Op {
     Withdrawn(Box<(UnsubscribeTicket, SmallVec<[bool; 4]>)>),
     /// A retained message was appended to the session's own inbox.
     Fed,
+    /// A received QoS 2 message is known to have been handed to connections.
+    Routed,
 }
 
 /// A command under way.
@@ -179,16 +181,10 @@ impl Worker {
         reply: Result<Reply, Arc<StorageError>>,
         out: Option<&mut Output>,
     ) {
-        if let (Op::Prepared { publish }, Ok(Reply::Conflict(Conflict::Quota))) = (&op, &reply) {
-            return self.retain_refused(session, *publish);
-        }
-        let Some(reply) = taken(reply) else {
-            session.failed = true;
-            return;
-        };
+        let Some(reply) = self.applied(session, &op, reply) else { return };
         match (op, reply) {
-            (Op::Prepared { publish }, Reply::Received { first, sequence }) => {
-                session.publishes.received(publish, first, sequence);
+            (Op::Prepared { publish }, Reply::Received { routed, sequence }) => {
+                session.publishes.received(publish, routed, sequence);
             }
             (Op::Prepared { publish }, _) => session.publishes.prepared(publish),
             (Op::Appended { publish }, reply) => {
@@ -241,6 +237,7 @@ impl Worker {
                 }
             }
             (Op::Subscribed(_) | Op::Unsubscribed(_), _) => session.failed = true,
+            (Op::Routed, _) => {}
         }
     }
 
@@ -255,26 +252,37 @@ impl Worker {
         }
     }
 
+    /// The reply, when there is something to go on with.
+    fn applied(
+        &self,
+        session: &mut Session,
+        op: &Op,
+        reply: Result<Reply, Arc<StorageError>>,
+    ) -> Option<Reply> {
+        match (reply, op) {
+            // Nothing waits for it; without it, a repetition is routed anew.
+            (_, Op::Routed) => {}
+            (Ok(Reply::Conflict(Conflict::Quota)), Op::Prepared { publish }) => {
+                self.retain_refused(session, *publish);
+            }
+            (Ok(Reply::Conflict(conflict)), _) => {
+                tracing::debug!(%conflict, "a command of a connection was refused");
+                session.failed = true;
+            }
+            (Ok(reply), _) => return Some(reply),
+            (Err(error), _) => {
+                tracing::debug!(%error, "a command of a connection has no answer");
+                session.failed = true;
+            }
+        }
+        None
+    }
+
     fn count_quota(&self, reply: &Reply) {
         if let Reply::Appended { over_quota, .. } = reply
             && *over_quota > 0
         {
             self.stats.dropped(DropReason::InboxQuota, u64::from(*over_quota));
-        }
-    }
-}
-
-/// The reply of a command that was carried out.
-fn taken(reply: Result<Reply, Arc<StorageError>>) -> Option<Reply> {
-    match reply {
-        Ok(Reply::Conflict(conflict)) => {
-            tracing::debug!(%conflict, "a command of a connection was refused");
-            None
-        }
-        Ok(reply) => Some(reply),
-        Err(error) => {
-            tracing::debug!(%error, "a command of a connection has no answer");
-            None
         }
     }
 }

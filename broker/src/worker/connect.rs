@@ -169,9 +169,9 @@ impl Worker {
         let (subscriber, resumed) = self.shared.open_subscriber(&row.owner.key, access.user(), inbox);
         let durable = row.durable.then(|| {
             let session = SessionRef { lifetime: row.lifetime, owner_generation: row.owner.owner_generation };
+            let resumed = resumed.iter().copied().collect();
             Box::new(Durable { group, session, resumed, inbox: Inbox::default() })
         });
-        let received = durable.as_ref().map_or(&[][..], |durable| &durable.resumed);
         let inflight_max = packet.receive_maximum.min(self.options.inflight_max).max(1);
         Session {
             post: Rc::new(Post {
@@ -185,12 +185,13 @@ impl Worker {
             access,
             version: packet.version,
             scopes: Scopes::default(),
-            inbound: Inbound::new(self.receive_maximum(packet.version), received),
+            inbound: Inbound::new(self.receive_maximum(packet.version), &resumed),
             outbound: Outbound::new(inflight_max),
             publishes: Publishes::default(),
             shared: BTreeMap::new(),
             durable,
             feed: None,
+            changing: None,
             failed: false,
             protocol: ProtocolLabel::Tcp,
             guard: Some(connected.guard),

@@ -292,6 +292,7 @@ pub fn config() -> ListenerConfig {
         tls: None,
         websocket: false,
         proxy_protocol: false,
+        proxy_certificate: false,
     }
 }
 

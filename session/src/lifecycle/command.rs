@@ -69,7 +69,7 @@ pub enum Command {
         session: SessionRef,
         acks: Vec<Ack>,
     },
-    /// Inbound QoS 2: the packet id is received (before PUBREC). Idempotent.
+    /// Inbound QoS 2: the packet id is received (before PUBREC); answered with whether its message was routed. Idempotent.
     Receive {
         session: SessionRef,
         packet_id: u16,
@@ -146,6 +146,13 @@ pub enum Command {
     Lease(crate::lease::LeaseCommand),
     /// Channels of the queue layer.
     Queue(crate::queue::QueueCommand),
+    /// Inbound QoS 2: the message that was received under `sequence` was handed to connections; a repetition goes to inboxes only, which
+    /// know its stamp. Idempotent; says nothing of a later use of the id.
+    Routed {
+        session: SessionRef,
+        packet_id: u16,
+        sequence: u64,
+    },
 }
 
 /// What gives way when an inbox has no room for a message.

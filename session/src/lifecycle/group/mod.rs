@@ -385,6 +385,7 @@ impl Group {
             Command::Allow(subject) => Ok(self.allow(subject)),
             Command::Lease(command) => Ok(self.lease(command)),
             Command::Queue(command) => Ok(self.queue(command)),
+            Command::Routed { session, packet_id, sequence } => self.routed(*session, *packet_id, *sequence),
         }
     }
 

@@ -370,7 +370,10 @@ impl Group {
             RowId::Received(lifetime, packet_id) => self
                 .children(*lifetime)
                 .and_then(|children| children.received.get(packet_id))
-                .map(|sequence| buffers.value(sequence)),
+                .map(|received| match received.routed {
+                    false => buffers.value(&received.sequence),
+                    true => buffers.value(&(received.sequence, true)),
+                }),
             RowId::Origin(id) => self.stamps.sets.get(id).map(|set| {
                 buffers.value(&OriginRow { origin: set.origin.clone(), touched: set.touched });
             }),
