@@ -124,6 +124,27 @@ async fn a_checkpoint_deletes_log_segments() {
     store.close().await.unwrap();
 }
 
+/// DESIGN §2: `apply` reads nothing but the log. A new group has no quotas until a command brings some, and a replay after a crash meets
+/// each command under the quotas that it had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quotas_come_from_the_log_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(options(dir.path())).await;
+    let session = Session::connect(&store, "c1").await;
+    assert_eq!(store.read(session.group, session::lifecycle::Group::quotas), (u64::MAX, u64::MAX));
+    for number in 0..5u8 {
+        store.call(session.group, session.append(&[number])).await.unwrap();
+    }
+    store.call(session.group, Command::Quotas { messages: 2, bytes: 1 << 20 }).await.unwrap();
+    let before = session.inbox(&store);
+    assert_eq!(before.len(), 5);
+    drop(store);
+    let store = Store::open(options(dir.path()), TestClock::at(0)).await.unwrap();
+    assert_eq!(session.inbox(&store), before);
+    assert_eq!(store.read(session.group, session::lifecycle::Group::quotas), (2, 1 << 20));
+    store.close().await.unwrap();
+}
+
 /// [`Store::attach`]: what is below the returned end is read, what is behind it is pushed: no gap, no duplicate, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attach_has_no_gap_and_no_duplicate() {

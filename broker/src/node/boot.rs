@@ -97,7 +97,7 @@ pub(super) async fn retire_earlier(
 }
 
 /// Makes the configured quotas of inboxes and retained messages and what gives way to them those of every group: they are part of its state, which brings along those
-/// of an earlier start.
+/// of an earlier start; a new group has none.
 ///
 /// # Errors
 /// A group does not answer, or refuses.

@@ -15,7 +15,7 @@ use crate::port::Done;
 use crate::store::{Clock, Proposal};
 
 /// Commands of one log entry: bounds the time that `apply` holds the group's lock.
-const ENTRY_COMMANDS_MAX: usize = 4_096;
+pub(super) const ENTRY_COMMANDS_MAX: usize = 4_096;
 /// Bytes of one log entry, about; one larger command goes alone.
 const ENTRY_BYTES_MAX: usize = 4 << 20;
 /// Bytes that may wait in front of a group. Connections stop reading far below this (their open scopes are bounded); it is the last

@@ -120,7 +120,7 @@ impl RaftGroup {
             ..Config::default()
         };
         let config = Arc::new(config.validate().map_err(|error| unavailable(&error))?);
-        let state_machine = machine::StateMachine(Arc::clone(&machine));
+        let state_machine = machine::StateMachine { machine: Arc::clone(&machine), log: log.clone() };
         let node_id = start.boot.node_id;
         let network = network::Network { group: machine.group_id().0, peers: start.peers.clone() };
         let raft = Raft::new(node_id, config, network.clone(), log, state_machine)
