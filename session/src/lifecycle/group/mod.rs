@@ -331,7 +331,11 @@ impl Group {
             Command::BootStart { lease_until } => self.boot_start(boot, *lease_until),
             Command::BootRenew { revision, lease_until } => self.boot_renew(boot, *revision, *lease_until),
             Command::BootRetire { boot: retired, proof, observed_at } => {
-                self.boot_retire(boot, retired, proof, *observed_at, digest::digest(command))
+                self.boot_retire(boot, retired, None, (proof, *observed_at), digest::digest(command))
+            }
+            Command::BootRetireSilent { boot: retired, revision, proof, observed_at } => {
+                let silent_since = Some(*revision);
+                self.boot_retire(boot, retired, silent_since, (proof, *observed_at), digest::digest(command))
             }
             Command::Connect(connect) => self.connect(boot, connect, digest::digest(command)),
             Command::Disconnect(disconnect) => self.disconnect(disconnect, digest::digest(command)),
