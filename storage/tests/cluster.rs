@@ -31,6 +31,8 @@ struct State {
     stores: Vec<(u64, Store)>,
     /// From, to.
     cut: HashSet<(u64, u64)>,
+    /// How fast all ways are; `None`: they cost nothing.
+    bytes_per_ms: Option<u64>,
 }
 
 /// The network as one node sees it.
@@ -47,6 +49,9 @@ impl Peers for Port {
         Box::pin(async move {
             let unreachable = || PeerError::Unreachable { node_id: to, reason: "cut".to_owned() };
             let store = net.way(own, to).filter(|_| right).ok_or_else(unreachable)?;
+            if let Some(bytes_per_ms) = net.bytes_per_ms() {
+                tokio::time::sleep(Duration::from_millis(request.len() as u64 / bytes_per_ms)).await;
+            }
             let unknown = |reason: &str| PeerError::Unknown { node_id: to, reason: reason.to_owned() };
             let answer = tokio::time::timeout(timeout, store.serve_peer(&request));
             let answer = answer.await.map_err(|_| unknown("too slow"))?;
@@ -63,6 +68,10 @@ impl Net {
             return None;
         }
         state.stores.iter().find(|(id, _)| *id == to).map(|(_, store)| store.clone())
+    }
+
+    fn bytes_per_ms(&self) -> Option<u64> {
+        self.0.lock().bytes_per_ms
     }
 
     /// Cuts a node off from all others, both ways.
@@ -312,6 +321,28 @@ async fn a_node_that_is_added_again_is_dialled_where_it_says() {
     persist(&stores[0], group, retain("t", "v")).await;
     fourth.barrier(group).await.unwrap();
     assert_eq!(read(&fourth, "t").as_deref(), Some("v"));
+}
+
+/// P9: a follower that is behind catches up over a slow link, also with an entry that takes longer than a heartbeat.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_drains_over_a_slow_link() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t/1");
+    net.isolate(3);
+    persist(&stores[0], group, retain("t/1", &"x".repeat(3 << 20))).await;
+    for _ in 0..20 {
+        persist(&stores[0], group, retain("t/1", &"y".repeat(300 << 10))).await;
+    }
+    net.0.lock().bytes_per_ms = Some(6_000);
+    net.heal();
+    let deadline = Duration::from_secs(30);
+    let caught_up = async {
+        while read(&stores[2], "t/1").is_none_or(|found| found.len() != 300 << 10) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(deadline, caught_up).await.expect("it catches up");
 }
 
 /// P9: a learner that is not there does not take the place of a voter that is removed: two would have to agree, and one is gone.

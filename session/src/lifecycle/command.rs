@@ -137,6 +137,10 @@ pub enum Command {
         proof: RetireProof,
         observed_at: Millis,
     },
+    /// How long the stamps of a publisher that is silent are kept, at least: longer than a received id can be repeated. Never shortened.
+    StampRetention {
+        ms: u64,
+    },
 }
 
 /// What gives way when an inbox has no room for a message.

@@ -21,8 +21,8 @@ use crate::wal::{Kind, Location, Mark, Poison, Record, Recovered, Wal};
 /// Encoded bytes of applied entries that stay typed in memory for followers that are a little behind; typed they take two to four times
 /// as much. Who is further behind is served from the file.
 const CACHE_BYTES_MAX: usize = 64 << 10;
-/// Bytes and entries of one read for replication.
-const READ_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one read for replication: openraft gives one message a heartbeat's time, and a backlog has to drain over slow links too.
+const READ_BYTES_MAX: usize = 512 << 10;
 
 /// What kind of entry a payload holds, behind the leader's node id. Durable numbers.
 const BLANK: u8 = 0;

@@ -30,7 +30,7 @@ use crate::store::{Clock, Failure, GroupId, Heirloom, Heritage, InboxEntry};
 use crate::wal::Recovered;
 
 /// Version of the meta value and of the rows. A change that older versions cannot read raises it.
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 /// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
 const READ_AGAIN_MAX: usize = 16;
 /// Evicting goes below the budget by this part of it, so that it does not run for every message.

@@ -69,8 +69,8 @@ const PAYLOAD_ENTRIES_MAX: u64 = 2_000;
 /// How long a start may take to apply what the log holds behind the checkpoint.
 const START_WAIT: Duration = Duration::from_secs(120);
 
-/// Entries that stay in the log behind a checkpoint, for followers that are a little behind: without them each checkpoint would send
-/// them a whole snapshot.
+/// Entries that stay in the log behind a checkpoint, until the next one, for followers that are a little behind: without them each
+/// checkpoint would send them a whole snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
 
 /// One running group of this node.

@@ -367,6 +367,11 @@ impl Group {
                 Ok(Reply::Done { revision: 0, unchanged })
             }
             Command::Feed(append) => self.feed(append, appended),
+            Command::StampRetention { ms } => {
+                let unchanged = self.stamps.retention_ms >= *ms;
+                self.stamps.retention_ms = self.stamps.retention_ms.max(*ms);
+                Ok(Reply::Done { revision: 0, unchanged })
+            }
         }
     }
 
