@@ -137,6 +137,10 @@ pub enum Command {
         proof: RetireProof,
         observed_at: Millis,
     },
+    /// Leases of the queue layer.
+    Lease(crate::lease::LeaseCommand),
+    /// Channels of the queue layer.
+    Queue(crate::queue::QueueCommand),
     /// How long the stamps of a publisher that is silent are kept, at least: longer than a received id can be repeated. Never shortened.
     StampRetention {
         ms: u64,

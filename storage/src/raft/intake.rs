@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use session::id::{Boot, Key, Owner};
+use session::lease::LeaseCommand;
 use session::lifecycle::{Batch, Command, Stamp};
+use session::queue::{QueueCommand, Target};
 use tokio::sync::Notify;
 
 use super::RaftGroup;
@@ -31,6 +33,10 @@ const FILTER_BYTES: usize = 16;
 const TARGET_BYTES: usize = 16;
 /// Bytes of a subscription identifier, whose number has 32 bits.
 const IDENTIFIER_BYTES: usize = 5;
+/// Bytes of a message besides topic, properties and payload.
+const MESSAGE_BYTES: usize = 32;
+/// Bytes of a number of 64 bits.
+const NUMBER_BYTES: usize = 10;
 /// Bytes of an acknowledgement: an offset and its kind.
 const ACK_BYTES: usize = 11;
 
@@ -183,6 +189,9 @@ fn weight(command: &Command) -> usize {
             Command::Unsubscribe { filters, .. } => {
                 filters.iter().map(|filter| filter.len() + FILTER_BYTES).sum()
             }
+            Command::Lease(LeaseCommand::Keepalive { leases }) => leases.len() * NUMBER_BYTES,
+            Command::Lease(_) => 0,
+            Command::Queue(command) => queue_weight(command),
             Command::Append(append) | Command::Feed(append) => {
                 let identifiers: usize = append.targets.iter().map(|target| target.identifiers.len()).sum();
                 append.message.len()
@@ -196,6 +205,30 @@ fn weight(command: &Command) -> usize {
             | Command::WillPublished { will }
             | Command::WillReject { will } => key_weight(&will.key),
         }
+}
+
+fn queue_weight(command: &QueueCommand) -> usize {
+    match command {
+        QueueCommand::Bind(bind) => {
+            let name = match &bind.target {
+                Target::Named { name, .. } => name.len(),
+                Target::Channel(_) => 0,
+            };
+            name + bind.label.len()
+        }
+        QueueCommand::Leave { delivered, .. } => delivered.len() * NUMBER_BYTES * 2,
+        QueueCommand::Append { messages, .. } => {
+            messages.iter().map(|message| message.len() + MESSAGE_BYTES).sum()
+        }
+        QueueCommand::Ack { sparse, .. } => sparse.len() * NUMBER_BYTES,
+        QueueCommand::Settle { settles, .. } => settles.len() * ACK_BYTES,
+        QueueCommand::Withdraw { .. }
+        | QueueCommand::Claim { .. }
+        | QueueCommand::Seal { .. }
+        | QueueCommand::Delete { .. }
+        | QueueCommand::Reclaim { .. }
+        | QueueCommand::LeaseGone { .. } => 0,
+    }
 }
 
 fn key_weight(key: &Key) -> usize {
@@ -219,9 +252,10 @@ mod tests {
 
     use session::lifecycle::{
         Ack, AckKind, Append, Connect, Disconnect, DisconnectKind, End, EndReason, QuotaRule, RetireProof,
-        SessionRef, SubscriptionOptions, SubscriptionRow, Target, WillKey, WillMode, WillTemplate,
+        SessionRef, SubscriptionOptions, SubscriptionRow, Target as Inbox, WillKey, WillMode, WillTemplate,
     };
     use session::message::{Message, QoS};
+    use session::queue::{Bind, Hold, Kind, Role, Settle, Spec};
     use session::time::Millis;
 
     use super::*;
@@ -265,7 +299,7 @@ mod tests {
         let proof = RetireProof::Attested { text: "a".repeat(1_000).into() };
         let filter: Arc<str> = "f".repeat(60_000).into();
         let options = SubscriptionOptions { identifier: u32::MAX, ..SubscriptionOptions::default() };
-        let target = Target {
+        let target = Inbox {
             lifetime: most,
             qos: QoS::ExactlyOnce,
             retain: true,
@@ -280,6 +314,18 @@ mod tests {
                 stamp: Some(stamp.clone()),
                 targets: vec![target.clone(); targets],
             })
+        };
+        let bind = Bind {
+            target: Target::Named {
+                name: "q".repeat(1_024).into(),
+                kind: Kind::Group,
+                spec: Spec { messages_max: most, bytes_max: most, ttl_ms: most },
+            },
+            role: Role::Consumer { credit: u32::MAX },
+            lease: Hold::Foreign { incarnation: most, lease: most },
+            nonce: most,
+            weight: u32::MAX,
+            label: "l".repeat(1_024).into(),
         };
         let Command::Connect(with_will) = connect() else { unreachable!() };
         let template =
@@ -330,6 +376,26 @@ mod tests {
             Command::QuotaRule(QuotaRule::End),
             Command::RetainedQuota(most),
             Command::StampRetention { ms: most },
+            Command::Lease(LeaseCommand::Keepalive { leases: vec![most; 1_000] }),
+            Command::Lease(LeaseCommand::Arm { lease: most, ttl_ms: most }),
+            Command::Queue(QueueCommand::Bind(Box::new(bind))),
+            Command::Queue(QueueCommand::Leave { member: most, delivered: vec![(most, most); 1_000] }),
+            Command::Queue(QueueCommand::Append {
+                member: most,
+                sequence: most,
+                messages: vec![message(), message()],
+            }),
+            Command::Queue(QueueCommand::Ack {
+                member: most,
+                channel: most,
+                epoch: most,
+                through: most,
+                sparse: vec![most; 1_000],
+            }),
+            Command::Queue(QueueCommand::Settle {
+                member: most,
+                settles: vec![(most, Settle::Discard); 1_000],
+            }),
         ]
     }
 
