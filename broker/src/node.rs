@@ -577,8 +577,6 @@ fn store_options(config: &Config, boot: &Boot) -> storage::Options {
         segment_bytes: config.storage.segment_bytes,
         checkpoint_bytes: config.storage.checkpoint_bytes,
         resident_bytes_max: config.storage.resident_bytes_max,
-        inbox_messages_max: config.session.inbox_messages_max,
-        inbox_bytes_max: config.session.inbox_bytes_max,
         peers: None,
         formation: storage::Formation::Alone,
     }

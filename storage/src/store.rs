@@ -68,9 +68,6 @@ pub struct Options {
     pub checkpoint_bytes: u64,
     /// Message bodies kept in memory per node before they are read back from disk; default 256 MiB.
     pub resident_bytes_max: u64,
-    /// Inbox quotas per session.
-    pub inbox_messages_max: u64,
-    pub inbox_bytes_max: u64,
     /// The way to other nodes; `None`: there are none.
     pub peers: Option<Arc<dyn Peers>>,
     pub formation: Formation,
@@ -367,7 +364,8 @@ impl Store {
     /// goes on where it stopped.
     ///
     /// # Errors
-    /// No majority, or the node cannot be reached, within two minutes a step.
+    /// The node does not answer within five seconds: then nothing changes. No majority, or the node does not get the log, within two
+    /// minutes a step.
     pub async fn add_node(&self, node: &PeerAddress) -> Result<(), StorageError> {
         for group in &self.inner.groups {
             group.add(node).await?;
@@ -612,7 +610,8 @@ impl Recovery {
             .map(|(group, machine)| {
                 let log = logs.remove(&group).unwrap_or_default();
                 machine.check_reaches(&log)?;
-                Ok((LogStore::new(group, Arc::clone(&wal), log, Arc::clone(&meter))?, machine))
+                let log = LogStore::new(group, Arc::clone(&wal), log, machine.applied(), Arc::clone(&meter))?;
+                Ok((log, machine))
             })
             .collect::<Result<_, StorageError>>()?;
         Ok(Self { identity, lock, wal, fsync_times, meter, groups })
@@ -635,8 +634,6 @@ fn load(
                     group,
                     groups,
                     resident_bytes_max: options.resident_bytes_max / u64::from(groups),
-                    inbox_messages_max: options.inbox_messages_max,
-                    inbox_bytes_max: options.inbox_bytes_max,
                     incoming_dir: options.data_dir.join("state"),
                 };
                 scope.spawn(move || open(options, engine))

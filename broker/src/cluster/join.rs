@@ -23,6 +23,9 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one request to be taken in may take; it is repeated.
 const TAKE_IN_TIMEOUT: Duration = Duration::from_secs(50);
 
+/// How long a node waits for its turn to be taken in.
+const TURN_TIMEOUT: Duration = Duration::from_secs(40);
+
 /// What a node that joins asks, as JSON: rare, and read by people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
@@ -106,7 +109,10 @@ impl JoinService {
             }
             Question::TakeIn { .. } if !is_member => refuse("ask whether you may join first".to_owned()),
             Question::TakeIn { node_id, address } => {
-                let _turn = self.turn.lock().await;
+                // Who waited as long as it is listened to asks again; otherwise those that wait would add up.
+                let Ok(_turn) = tokio::time::timeout(TURN_TIMEOUT, self.turn.lock()).await else {
+                    return refuse("another node is being taken in".to_owned());
+                };
                 match self.store.add_node(&PeerAddress { node_id, address }).await {
                     Ok(()) => Told::TakenIn,
                     Err(error) => refuse(error.to_string()),

@@ -153,6 +153,10 @@ pub enum Command {
         packet_id: u16,
         sequence: u64,
     },
+    /// How long the stamps of a publisher that is silent are kept, at least: longer than a received id can be repeated. Never shortened.
+    StampRetention {
+        ms: u64,
+    },
 }
 
 /// What gives way when an inbox has no room for a message.

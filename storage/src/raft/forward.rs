@@ -209,7 +209,7 @@ impl RaftGroup {
                 forwarded.forget(proposed.serial());
                 return Tried::Again;
             }
-            Ok(Answer::Failed(reason)) => reason,
+            Ok(Answer::Failed(reason) | Answer::Refused(reason)) => reason,
             Ok(other) => format!("unexpected answer {other:?}"),
             Err(error) => error.to_string(),
         };

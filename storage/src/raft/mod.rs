@@ -73,8 +73,8 @@ const PAYLOAD_ENTRIES_MAX: u64 = 2_000;
 /// How long a start may take to apply what the log holds behind the checkpoint.
 const START_WAIT: Duration = Duration::from_secs(120);
 
-/// Entries that stay in the log behind a checkpoint, for followers that are a little behind: without them each checkpoint would send
-/// them a whole snapshot.
+/// Entries that stay in the log behind a checkpoint, until the next one, for followers that are a little behind: without them each
+/// checkpoint would send them a whole snapshot.
 const ENTRIES_KEPT: u64 = 1_000;
 
 /// One running group of this node.
@@ -125,7 +125,7 @@ impl RaftGroup {
             ..Config::default()
         };
         let config = Arc::new(config.validate().map_err(|error| unavailable(&error))?);
-        let state_machine = machine::StateMachine(Arc::clone(&machine));
+        let state_machine = machine::StateMachine { machine: Arc::clone(&machine), log: log.clone() };
         let node_id = start.boot.node_id;
         let network = network::Network { group: machine.group_id().0, peers: start.peers.clone() };
         let raft = Raft::new(node_id, config, network.clone(), log, state_machine)

@@ -148,6 +148,7 @@ impl Group {
         self.revision_floor = row.revision_floor;
         self.quota_rule = row.quota_rule;
         self.quota_retained = row.quota_retained;
+        self.stamps.retention_ms = row.stamp_retention_ms;
         self.dirty.meta = false;
         // Rows of channels come before this one, which says which ids of messages were given out.
         let messages = &mut self.messages;

@@ -386,6 +386,11 @@ impl Group {
             Command::Lease(command) => Ok(self.lease(command)),
             Command::Queue(command) => Ok(self.queue(command)),
             Command::Routed { session, packet_id, sequence } => self.routed(*session, *packet_id, *sequence),
+            Command::StampRetention { ms } => {
+                let unchanged = self.stamps.retention_ms >= *ms;
+                self.stamps.retention_ms = self.stamps.retention_ms.max(*ms);
+                Ok(Reply::Done { revision: 0, unchanged })
+            }
         }
     }
 

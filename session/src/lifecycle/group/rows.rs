@@ -78,6 +78,7 @@ pub(super) struct MetaRow {
     pub stamps_max: u64,
     pub quota_rule: QuotaRule,
     pub quota_retained: u64,
+    pub stamp_retention_ms: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -348,6 +349,7 @@ impl Group {
             stamps_max: self.stamps.max,
             quota_rule: self.quota_rule,
             quota_retained: self.quota_retained,
+            stamp_retention_ms: self.stamps.retention_ms,
         }
     }
 
