@@ -2,14 +2,16 @@
 
 CARGO ?= cargo
 VENV  := target/venv
+# Seconds that `make sim` takes.
+T     ?= 600
 
-.PHONY: run test lint bench fuzz soak setup help
+.PHONY: run test lint bench fuzz soak sim setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 run:             ## Build and start one node: MQTT on 127.0.0.1:1883, admin on 127.0.0.1:9883, data in ./exactmq-data
-	$(CARGO) run --release --locked --bin exactmq -- serve
+	$(CARGO) run --release --locked -p broker --bin exactmq -- serve
 
 test: setup      ## Install what the tests need, build, run every suite
 	tests/run.sh
@@ -30,3 +32,6 @@ fuzz:            ## Five minutes of cargo-fuzz on the packet decoder (needs a ni
 
 soak:            ## kill -9 under load, 200 rounds instead of the 20 of `make test`
 	EXACTMQ_ROUNDS=200 $(CARGO) nextest run --release --locked -p tests --run-ignored all -E 'binary(crash)'
+
+sim:             ## The seeded simulation over fresh seeds: 10 minutes, or T=3600 seconds; EXACTMQ_SIM_SEED=n runs one seed
+	$(CARGO) run --locked --profile ci -p tests --bin sim -- --seconds $(T)

@@ -2,7 +2,9 @@
 //! not its own judge), and waiting for conditions with deadlines.
 
 pub mod client;
+pub mod model;
 pub mod node;
+pub mod sim;
 pub mod wait;
 pub mod wire;
 
