@@ -2,6 +2,9 @@
 //! not its own judge), and waiting for conditions with deadlines.
 
 pub mod client;
+pub mod cluster;
+pub mod history;
+pub mod load;
 pub mod model;
 pub mod node;
 pub mod sim;
@@ -9,6 +12,7 @@ pub mod wait;
 pub mod wire;
 
 pub use client::{Client, Options};
-pub use node::Node;
+pub use cluster::Cluster;
+pub use node::{Node, Place};
 pub use wait::eventually;
 pub use wire::Packet;
