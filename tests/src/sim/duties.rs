@@ -276,7 +276,8 @@ impl Node {
             }
             let proof = RetireProof::Attested { text: "an operator says that it is off".into() };
             let observed_at = self.clock.millis();
-            let retire = Command::BootRetire { boot: boot.clone(), proof, observed_at };
+            // Compared with the lease that was waited for: one that was renewed meanwhile lives.
+            let retire = Command::BootRetireSilent { boot: boot.clone(), revision, proof, observed_at };
             return matches!(self.call(retire).await, Some(Reply::Done { .. }));
         }
         false

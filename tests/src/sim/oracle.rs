@@ -225,7 +225,10 @@ impl State {
                         world.fail(&format!("P6: End of {} lost the Will", end.owner.key.client_id));
                     }
                 }
-                (Command::BootRetire { boot, .. }, Reply::Done { unchanged: false, .. }) => {
+                (
+                    Command::BootRetire { boot, .. } | Command::BootRetireSilent { boot, .. },
+                    Reply::Done { unchanged: false, .. },
+                ) => {
                     crate::step!(world, "{} is retired", boot.boot_id);
                 }
                 _ => {}
@@ -286,6 +289,7 @@ fn kind(command: &Command) -> &'static str {
         Command::BootStart { .. } => "BootStart",
         Command::BootRenew { .. } => "BootRenew",
         Command::BootRetire { .. } => "BootRetire",
+        Command::BootRetireSilent { .. } => "BootRetireSilent",
         Command::Connect(_) => "Connect",
         Command::Disconnect(_) => "Disconnect",
         Command::End(_) => "End",
