@@ -2,10 +2,10 @@
 
 CARGO ?= cargo
 VENV  := target/venv
-# Seconds that `make sim` takes.
+# Seconds that `make sim` and `make chaos` take.
 T     ?= 600
 
-.PHONY: run test lint bench fuzz soak sim setup help
+.PHONY: run test lint bench fuzz soak sim chaos setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -27,11 +27,18 @@ bench:           ## The table of bench/README.md: ExactMQ beside mosquitto, in o
 	$(CARGO) build --release --locked -p broker -p bench
 	$(CARGO) run --release --locked -p bench -- compare
 
-fuzz:            ## Five minutes of cargo-fuzz on the packet decoder (needs a nightly toolchain and cargo-fuzz)
+fuzz:            ## Five minutes of cargo-fuzz each on packets and on the peer link (needs a nightly toolchain and cargo-fuzz)
 	cd tests/fuzz && $(CARGO) +nightly fuzz run decode -- -max_total_time=300
+	cd tests/fuzz && $(CARGO) +nightly fuzz run peer_link -- -max_total_time=300
 
 soak:            ## kill -9 under load, 200 rounds instead of the 20 of `make test`
 	EXACTMQ_ROUNDS=200 $(CARGO) nextest run --release --locked -p tests --run-ignored all -E 'binary(crash)'
 
-sim:             ## The seeded simulation over fresh seeds: 10 minutes, or T=3600 seconds; EXACTMQ_SIM_SEED=n runs one seed
-	$(CARGO) run --locked --profile ci -p tests --bin sim -- --seconds $(T)
+# The same packages, profile and features as in `make test`: nothing is compiled twice.
+sim:             ## The seeded simulation over fresh seeds for T=600 seconds; EXACTMQ_SIM_SEED=n runs one seed
+	$(CARGO) build --locked --workspace --features broker/store-sled --profile ci --bin sim
+	target/ci/sim --seconds $(T)
+
+chaos: setup     ## Faults on three nodes in network namespaces under a checked load, for T=600 seconds; S=seed repeats (needs root)
+	$(CARGO) build --release --locked -p broker -p tests --bins
+	EXACTMQ_CHAOS_SECONDS=$(or $(T),600) $(if $(S),EXACTMQ_SEED=$(S)) target/release/chaos
