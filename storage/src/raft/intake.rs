@@ -298,7 +298,12 @@ mod tests {
         let boot = Boot { node_id: most, boot_id: "b".repeat(128).into() };
         let proof = RetireProof::Attested { text: "a".repeat(1_000).into() };
         let filter: Arc<str> = "f".repeat(60_000).into();
-        let options = SubscriptionOptions { identifier: u32::MAX, ..SubscriptionOptions::default() };
+        let options = SubscriptionOptions {
+            qos: QoS::ExactlyOnce,
+            no_local: true,
+            retain_as_published: true,
+            identifier: u32::MAX,
+        };
         let target = Inbox {
             lifetime: most,
             qos: QoS::ExactlyOnce,
