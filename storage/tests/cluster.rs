@@ -374,3 +374,74 @@ async fn requests_that_cannot_be_read_are_refused() {
     let error: StorageError = store.remove_node(1).await.unwrap_err();
     assert!(error.to_string().contains("last node"), "{error}");
 }
+
+/// DESIGN §5, §6: a leader hands a group over while all nodes write to it: nothing is lost or doubled in between, and nobody waits as long as
+/// for an election.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_handed_over_under_load() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = GroupId(0);
+    let topic_of = |number: usize| {
+        (0..).map(|at| format!("t/{number}/{at}")).find(|topic| stores[0].group_of_topic(topic) == group)
+    };
+    let running = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let mut writers = Vec::new();
+    for (number, store) in stores.iter().enumerate() {
+        let (store, running, topic) = (store.clone(), running.clone(), topic_of(number).unwrap());
+        writers.push(tokio::spawn(async move {
+            let mut written = 0_u64;
+            while running.load(std::sync::atomic::Ordering::SeqCst) {
+                written += 1;
+                let reply = store.call(group, retain(&topic, &written.to_string())).await;
+                assert!(matches!(reply, Ok(Reply::Done { .. })), "{reply:?}");
+            }
+            (topic, written)
+        }));
+    }
+    // To each node in turn, and back.
+    for to in [2, 3, 1, 2] {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let leader = stores.iter().find(|store| store.leads(group)).cloned();
+            if let Some(leader) = leader
+                && leader.hand_over(group, to).await.is_ok()
+            {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "handed over to {to}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(stores[usize::try_from(to).unwrap() - 1].leads(group));
+    }
+    running.store(false, std::sync::atomic::Ordering::SeqCst);
+    for writer in writers {
+        let (topic, written) = writer.await.unwrap();
+        for store in &stores {
+            store.barrier(group).await.unwrap();
+            assert_eq!(read(store, &topic), Some(written.to_string()), "the last acknowledged value");
+        }
+    }
+    for store in &stores {
+        store.checkpoint().await.unwrap();
+    }
+    let states: Vec<Vec<u8>> = stores.iter().map(|store| export(store, group)).collect();
+    assert!(states.iter().all(|state| *state == states[0]), "equal logs, equal states");
+}
+
+/// A node that stops hands all its groups over, and takes none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_gives_all_its_groups_up() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    eventually("a leader may hand over", || stores[0].leads(GroupId(0)) && stores[0].leads(GroupId(1))).await;
+    assert_eq!(stores[0].give_up_leadership(&[2, 3], Duration::from_secs(30)).await, 0);
+    for group in groups(&stores[0]) {
+        assert!(!stores[0].leads(group));
+        assert!(matches!(persist(&stores[0], group, retain("t", "x")).await, Reply::Done { .. }));
+    }
+    let given = stores[1].leads(GroupId(0));
+    let (leader, group) = if given { (&stores[1], GroupId(0)) } else { (&stores[2], GroupId(0)) };
+    eventually("the new leader knows it", || leader.leads(group)).await;
+    assert!(leader.hand_over(group, 1).await.is_err(), "it leaves");
+}

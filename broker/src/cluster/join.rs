@@ -9,11 +9,14 @@ use ownerrpc::link::{
     Answer, Call, CallError, HandshakeError, LinkDown, Peer, Refusal, RefusalKind, Service,
 };
 use serde::{Deserialize, Serialize};
+use session::id::Boot;
 use storage::{PeerAddress, Store};
 use tokio::time::Instant;
 
+use super::farewell::{Farewell, Reacting, Served};
 use super::link::Links;
 use super::mark::{Mark, Stage, hex, unhex};
+use crate::clock::NodeClock;
 
 /// How long the first question may take.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,13 +67,20 @@ pub(crate) struct JoinService {
     cluster_id: [u8; 16],
     node_id: u64,
     groups: u16,
+    reacting: Reacting,
     /// One node comes at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl JoinService {
-    pub(crate) fn new(store: Store, data_dir: &std::path::Path, node_id: u64) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        data_dir: &std::path::Path,
+        node_id: u64,
+        (clock, served): (Arc<NodeClock>, Served),
+    ) -> Self {
         Self {
+            reacting: Reacting { store: store.clone(), clock, served: Arc::new(served) },
             data_dir: data_dir.into(),
             cluster_id: store.identity().cluster_id,
             node_id,
@@ -111,6 +121,18 @@ impl JoinService {
         }
     }
 
+    /// What another member that stops says.
+    fn hear(&self, farewell: Farewell, peer: &ownerrpc::link::PeerInfo) -> Answer {
+        let boot = Boot { node_id: peer.node_id, boot_id: Arc::clone(&peer.boot_id) };
+        let reacting = self.reacting.clone();
+        Box::pin(async move {
+            // In a task of its own: what was begun is finished also when the caller is gone.
+            let reaction = tokio::spawn(async move { reacting.react(boot, farewell).await }).await;
+            let reaction = reaction.map_err(|_| Refusal::new(RefusalKind::Failed, ""))?;
+            serde_json::to_vec(&reaction).map(Bytes::from).map_err(|_| Refusal::new(RefusalKind::Failed, ""))
+        })
+    }
+
     fn knows(&self, node_id: u64) -> bool {
         let status = self.store.status();
         node_id == self.node_id
@@ -120,6 +142,11 @@ impl JoinService {
 
 impl Service for JoinService {
     fn call(&self, call: Call) -> Answer {
+        if call.peer.cluster_id == self.cluster_id
+            && let Ok(farewell) = serde_json::from_slice(&call.payload)
+        {
+            return self.hear(farewell, &call.peer);
+        }
         let service = self.clone();
         Box::pin(async move {
             let question: Question = serde_json::from_slice(&call.payload)

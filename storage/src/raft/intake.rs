@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use session::id::{Boot, Key, Owner};
 use session::lease::LeaseCommand;
-use session::lifecycle::{Batch, Command, Stamp};
+use session::lifecycle::{Batch, Command, Stamp, Subject};
 use session::queue::{QueueCommand, Target};
 use tokio::sync::Notify;
 
@@ -163,6 +163,7 @@ fn weight(command: &Command) -> usize {
             | Command::BootRenew { .. }
             | Command::Receive { .. }
             | Command::Release { .. }
+            | Command::Routed { .. }
             | Command::Tidy
             | Command::Sent { .. }
             | Command::Quotas { .. }
@@ -183,6 +184,8 @@ fn weight(command: &Command) -> usize {
             Command::Reconcile { key, .. }
             | Command::Reclaim { key, .. }
             | Command::ReleaseBinding { key } => key_weight(key),
+            Command::Deny(row) => subject_weight(&row.subject) + row.reason.len(),
+            Command::Allow(subject) => subject_weight(subject),
             Command::Subscribe { filters, .. } => {
                 filters.iter().map(|filter| filter.filter.len() + FILTER_BYTES).sum()
             }
@@ -205,6 +208,13 @@ fn weight(command: &Command) -> usize {
             | Command::WillPublished { will }
             | Command::WillReject { will } => key_weight(&will.key),
         }
+}
+
+fn subject_weight(subject: &Subject) -> usize {
+    match subject {
+        Subject::User(user) => user.len(),
+        Subject::Client(key) => key_weight(key),
+    }
 }
 
 fn queue_weight(command: &QueueCommand) -> usize {

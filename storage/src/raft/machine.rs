@@ -185,6 +185,10 @@ impl Machine {
         self.state.read().meta.applied
     }
 
+    pub(crate) fn applied_index(&self) -> u64 {
+        self.applied().map_or(0, |applied| applied.index)
+    }
+
     /// The log goes on where the state ends: what was purged from it is in the state.
     ///
     /// # Errors

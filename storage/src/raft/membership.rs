@@ -159,6 +159,12 @@ impl RaftGroup {
 
     /// One step of a membership change, as the leader; it ends at `deadline`, within [`STEP_TIMEOUT`] for another node that asked.
     pub(super) async fn change(&self, change: Change, deadline: Instant) -> Answer {
+        // Not while the group is handed over: the new leader would lack the entry.
+        let Ok(_one) = tokio::time::timeout_at(deadline, self.gate.turn.lock()).await else {
+            return Answer::Failed(
+                "another change of the members, or of the leader, takes too long".to_owned(),
+            );
+        };
         if !self.leads() {
             return Answer::NotLeader;
         }
@@ -166,7 +172,7 @@ impl RaftGroup {
             Change::Learner { node_id, address } => {
                 self.take_in(PeerAddress { node_id, address }, deadline).await
             }
-            Change::Voters(voters) => self.elect(voters, deadline).await,
+            Change::Voters(voters) => self.set_voters(voters, deadline).await,
             Change::Without(node_id) => self.withdraw(node_id, deadline).await,
             Change::Address { node_id, address } => {
                 let node = BTreeMap::from([(node_id, BasicNode { addr: address })]);
@@ -217,7 +223,7 @@ impl RaftGroup {
     }
 
     /// Exactly `voters` vote. Who did not before has the log up to now.
-    async fn elect(&self, voters: BTreeSet<u64>, deadline: Instant) -> Result<(), Answer> {
+    async fn set_voters(&self, voters: BTreeSet<u64>, deadline: Instant) -> Result<(), Answer> {
         let (new, index) = {
             let metrics = self.raft.metrics();
             let now = metrics.borrow();

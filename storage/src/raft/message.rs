@@ -35,6 +35,8 @@ pub(super) enum Request {
     ReadIndex,
     /// To the leader: one step of a membership change.
     Change(Change),
+    /// From the leader: ask for votes now; the last entry of its log.
+    Elect(LogId),
 }
 
 /// A part of a snapshot file.
@@ -76,6 +78,8 @@ pub(super) enum Answer {
     NotLeader,
     /// Nothing is known of what was done.
     Failed(String),
+    /// It asks for votes.
+    Electing,
     /// Nothing was done, and asking again at once changes nothing.
     Refused(String),
 }

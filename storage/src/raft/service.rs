@@ -6,6 +6,7 @@ use openraft::Snapshot;
 use openraft::error::{CheckIsLeaderError, RaftError};
 
 use super::RaftGroup;
+use super::forward::Written;
 use super::intake::ENTRY_COMMANDS_MAX;
 use super::message::{Answer, Chunk, Request};
 use super::network::append_part;
@@ -57,20 +58,22 @@ impl RaftGroup {
                 }
                 let proposed = Proposed::new(serial, batch, Vec::new());
                 match self.settle(&proposed).await {
-                    Ok(()) => Answer::Proposed,
+                    Ok(Written::Over) => Answer::Proposed,
+                    Ok(Written::NotLeader) => Answer::NotLeader,
                     Err(reason) => Answer::Failed(reason),
                 }
             }
             Request::ReadIndex => self.read_index().await,
             Request::Change(change) => self.change(change, Self::step_deadline()).await,
+            Request::Elect(last) => self.elect(last).await,
         }
     }
 
     /// Writes as the leader and waits until it is applied here.
-    async fn settle(&self, proposed: &Proposed) -> Result<(), String> {
+    async fn settle(&self, proposed: &Proposed) -> Result<Written, String> {
         match tokio::time::timeout(LEADER_TIMEOUT, self.write(proposed)).await {
             Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(())) => proposed.failure().map_or(Ok(()), |error| Err(error.to_string())),
+            Ok(Ok(written)) => proposed.failure().map_or(Ok(written), |error| Err(error.to_string())),
             Err(_) => Err(NO_QUORUM.to_owned()),
         }
     }
