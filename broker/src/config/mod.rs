@@ -95,6 +95,7 @@ choice! {
 pub struct Listener {
     pub protocol: Protocol,
     pub address: SocketAddr,
+    pub advertise: Option<HostPort>,
     pub namespace: Arc<str>,
     pub max_connections: u32,
     /// Expect a PROXY protocol v2 header before anything else; connections without one are closed.
@@ -115,6 +116,7 @@ impl Default for Listener {
         Self {
             protocol: Protocol::Tcp,
             address: (Ipv4Addr::LOCALHOST, 1883).into(),
+            advertise: None,
             namespace: "main".into(),
             max_connections: 100_000,
             proxy_protocol: false,

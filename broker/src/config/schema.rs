@@ -153,6 +153,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
 pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     key!(Restart, protocol: super::Protocol, "MQTT over TCP, TLS, WebSocket or WebSocket over TLS."),
     key!(Restart, address: Address, "Where to listen. Anything but loopback needs an authenticator or auth.anonymous = true."),
+    key!(Restart, advertise: Optional<super::HostPort>, "Where clients reach this listener. Nodes that stop tell their MQTT 5 clients the address of another node's listener of the same name."),
     key!(Restart, namespace: Name, "Sessions, topics and retained messages of different namespaces never meet."),
     key!(Restart, max_connections in 1..=1_000_000, "Connections of this listener."),
     key!(Restart, proxy_protocol: bool, "Every connection must begin with a PROXY protocol v2 header, which names the client's address."),

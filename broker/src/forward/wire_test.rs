@@ -23,7 +23,8 @@ fn forward(topic: &str, publisher: Option<&str>, qos: QoS) -> Forward {
 #[test]
 fn route_calls_keep_their_layout() {
     let changes = [("a/#", true), ("b", false)];
-    let encoded = delta(1, 3, Millis(5), changes.into_iter());
+    let logged = changes.map(|(filter, added)| RouteChange::Filter { filter: filter.into(), added });
+    let encoded = delta(1, (1, 3), Millis(5), &logged);
     assert_eq!(
         hex(&encoded),
         "010100000000000000030000000000000001000000000000000501000361\
@@ -32,16 +33,22 @@ fn route_calls_keep_their_layout() {
     let read = RouteCall::read(&encoded);
     assert_eq!(
         read,
-        Ok(RouteCall::Delta { base: 1, through: 3, until: Millis(5), changes: changes.to_vec() })
+        Ok(RouteCall::Delta {
+            base: 1,
+            through: 3,
+            until: Millis(5),
+            changes: changes.to_vec(),
+            stored: Vec::new()
+        })
     );
-    assert_eq!(hex(&begin(2)), "01020000000000000002");
-    assert_eq!(RouteCall::read(&begin(2)), Ok(RouteCall::Begin { round: 2 }));
-    let encoded = chunk(2, &["$share/g/a".into()]);
+    assert_eq!(hex(&begin(1, 2)), "01020000000000000002");
+    assert_eq!(RouteCall::read(&begin(1, 2)), Ok(RouteCall::Begin { round: 2 }));
+    let encoded = chunk(1, 2, &["$share/g/a".into()]);
     assert_eq!(hex(&encoded), "0103000000000000000201000a2473686172652f672f61");
     assert_eq!(RouteCall::read(&encoded), Ok(RouteCall::Chunk { round: 2, filters: vec!["$share/g/a"] }));
-    assert_eq!(hex(&finish(2, 3, Millis(6))), "0104000000000000000200000000000000030000000000000006");
+    assert_eq!(hex(&finish(1, 2, 3, Millis(6))), "0104000000000000000200000000000000030000000000000006");
     assert_eq!(
-        RouteCall::read(&finish(2, 3, Millis(6))),
+        RouteCall::read(&finish(1, 2, 3, Millis(6))),
         Ok(RouteCall::Finish { round: 2, through: 3, until: Millis(6) })
     );
 }
@@ -91,8 +98,8 @@ fn p10_damaged_payloads_are_refused() {
     let unnamed = [&batch(1, &[])[..9], &[0, 0, 0, 1, SAME_PUBLISHER]].concat();
     assert_eq!(read_batch(&unnamed).err(), Some(Malformed("a publisher that was not named")));
     assert!(RouteCall::read(&[1, 9, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
-    assert!(RouteCall::read(&delta(4, 3, Millis(0), std::iter::empty())).is_err());
-    assert!(RouteCall::read(&[&begin(2)[..], &[0]].concat()).is_err());
+    assert!(RouteCall::read(&delta(1, (4, 3), Millis(0), &[])).is_err());
+    assert!(RouteCall::read(&[&begin(1, 2)[..], &[0]].concat()).is_err());
 }
 
 /// P9: a message whose topic nobody may publish to costs only itself; what stands around it is somebody else's.
@@ -129,4 +136,25 @@ proptest! {
         let _ = read_batch(&bytes);
         let _ = RouteCall::read(&bytes);
     }
+}
+
+/// WIRE.md §8: format 2 tells of entries that changed stored subscriptions, the last one of each group counts; format 1 has no word for it.
+#[test]
+fn stored_changes_keep_their_layout() {
+    let stored = |index| RouteChange::Stored { group: GroupId(3), index };
+    let encoded = delta(2, (1, 3), Millis(5), &[stored(7), stored(9)]);
+    assert_eq!(
+        hex(&encoded),
+        "020100000000000000030000000000000001000000000000000502000300000000000000070200030000000000000009"
+    );
+    let read =
+        |stored| RouteCall::Delta { base: 1, through: 3, until: Millis(5), changes: Vec::new(), stored };
+    assert_eq!(RouteCall::read(&encoded), Ok(read(vec![(GroupId(3), 9)])));
+    let old = delta(1, (1, 3), Millis(5), &[stored(7)]);
+    assert_eq!(RouteCall::read(&old), Ok(read(Vec::new())));
+    let mut wrong = encoded.to_vec();
+    wrong[0] = 1;
+    assert!(RouteCall::read(&wrong).is_err());
+    wrong[0] = 3;
+    assert!(RouteCall::read(&wrong).is_err());
 }

@@ -81,7 +81,7 @@ labels! {
     /// How a CONNECT was answered.
     ConnectOutcome {
         New = "new", Resumed = "resumed", BadCredentials = "bad_credentials", NotAuthorized = "not_authorized",
-        Binding = "binding", Invalid = "invalid", Limit = "limit", Unproved = "unproved", Unavailable = "unavailable",
+        Binding = "binding", Denied = "denied", Invalid = "invalid", Limit = "limit", Unproved = "unproved", Unavailable = "unavailable",
         Deadline = "deadline", Stopped = "stopped", Conflict = "conflict",
     }
 

@@ -43,8 +43,6 @@ async fn store_with_a_will(dir: &std::path::Path, boot: &Boot, clock: &Arc<NodeC
         segment_bytes: 256 << 10,
         checkpoint_bytes: 64 << 20,
         resident_bytes_max: 64 << 20,
-        inbox_messages_max: 1_000,
-        inbox_bytes_max: 1 << 20,
         peers: None,
         formation: storage::Formation::Alone,
     };

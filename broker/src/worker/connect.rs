@@ -76,6 +76,10 @@ impl Worker {
             let denied = Denied::NotAuthorized;
             return Err((refusal(denied.reason(), &denied.to_string()), ConnectOutcome::NotAuthorized));
         }
+        // CONNECT is refused in its commit as well; here it has not cost the session its connection.
+        if self.shared.denies(&key, user.as_ref()) {
+            return Err(refused(ConnectError::Denied));
+        }
         let will = self.will(&packet, &key, &mut access)?;
         let expiry_sec = packet.session_expiry_sec.min(self.options.expiry_max_sec);
         let input = ConnectInput {
@@ -288,6 +292,7 @@ fn invalid(reason: ReasonCode, text: &str) -> Rejection {
 fn refused(error: ConnectError) -> Rejection {
     let (reason, outcome) = match error {
         ConnectError::Binding => (ReasonCode::NotAuthorized, ConnectOutcome::Binding),
+        ConnectError::Denied => (ReasonCode::Banned, ConnectOutcome::Denied),
         ConnectError::NotAuthorized => (ReasonCode::NotAuthorized, ConnectOutcome::NotAuthorized),
         ConnectError::Conflict => (ReasonCode::ServerBusy, ConnectOutcome::Conflict),
         ConnectError::Limit => (ReasonCode::QuotaExceeded, ConnectOutcome::Limit),

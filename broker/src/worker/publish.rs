@@ -75,8 +75,10 @@ impl Worker {
             return Ok(());
         }
         let stored_first = publish.retain || (publish.qos == QoS::ExactlyOnce && session.durable.is_some());
-        if stored_first || session.publishes.has_unrouted() {
-            self.enqueue(session, publish);
+        // Before the routing is looked at. QoS 0 is promised nothing.
+        let is_unsure = publish.qos > QoS::AtMostOnce && !self.shared.forwarding.is_certain();
+        if stored_first || is_unsure || session.publishes.has_unrouted() {
+            self.enqueue(session, publish, is_unsure);
             self.advance_publishes(session, Some(out));
             return Ok(());
         }
@@ -206,7 +208,7 @@ impl Worker {
 
     /// Proposes the received id, and takes the publish into the queue; a retained value is stored when the sequence of the id is
     /// known, which stamps it.
-    fn enqueue(&self, session: &mut Session, publish: &Publish<'_>) {
+    fn enqueue(&self, session: &mut Session, publish: &Publish<'_>, is_unsure: bool) {
         let message = Arc::new(self.message(publish));
         let number = session.publishes.next_number();
         let mut item = Item::work(publish.packet_id, message, 0);
@@ -214,6 +216,10 @@ impl Worker {
         if let (QoS::ExactlyOnce, Some((group, owner))) = (publish.qos, durable) {
             let command = Command::Receive { session: owner, packet_id: publish.packet_id };
             item.waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
+        }
+        if is_unsure && let Some(waiter) = self.pend(session, Op::Ascertained { publish: number }) {
+            item.waits += 1;
+            self.shared.forwarding.ascertain(waiter);
         }
         session.publishes.push(item);
     }

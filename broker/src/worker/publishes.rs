@@ -2,7 +2,7 @@
 //! ([MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-5]).
 //!
 //! ```text
-//! push ──▶ Preparing ──received id committed──▶ (stored, in order) ──retained value committed──▶ (routed, in order) ──▶ Appending ──inboxes committed──▶ (acknowledged, in order)
+//! push ──▶ Preparing ──received id committed, stored subscriptions known──▶ (stored, in order) ──retained value committed──▶ (routed, in order) ──▶ Appending ──inboxes committed──▶ (acknowledged, in order)
 //! ```
 
 use std::collections::VecDeque;

@@ -60,6 +60,10 @@ impl Service for Worker {
         Box::pin(Rc::clone(self).connect_session(link, request))
     }
 
+    fn server_reference(&self, listener: &str) -> Option<Arc<str>> {
+        self.shared.references.get()?.get(listener).cloned()
+    }
+
     fn connected(&self, session: &mut Session, out: &mut Output) {
         self.read_clock();
         self.shared.router.attach(&session.subscriber, session.post.link.id());

@@ -23,18 +23,21 @@ const MEMBERS_TRIED_MAX: usize = 16;
 /// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
 const KEPT_MAX: usize = 4_096;
 
+/// Where messages that are kept go, by their address.
+type Kept = HashMap<usize, (Weak<Message>, Route)>;
+
 /// Puts messages of the node itself into the routing.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SystemPublisher {
     shared: Arc<Shared>,
     /// What `publish` selected for live delivery, until `deliver_live` of the same message: a share group picks once.
-    kept: Mutex<HashMap<usize, (Weak<Message>, Route)>>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl SystemPublisher {
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, kept: Mutex::new(HashMap::new()) }
+        Self { shared, kept: Arc::default() }
     }
 
     /// Delivers a message to connected subscribers only; nothing of it is stored.
@@ -171,7 +174,14 @@ impl WillPublisher for SystemPublisher {
     }
 
     fn publish(&self, will: &WillKey, message: &Arc<Message>) -> PublishFuture {
-        self.publish_durable(will, message)
+        if self.shared.forwarding.is_certain() {
+            return self.publish_durable(will, message);
+        }
+        let (publisher, will, message) = (self.clone(), will.clone(), Arc::clone(message));
+        Box::pin(async move {
+            publisher.shared.forwarding.certain().await.map_err(|_| NotPublished)?;
+            publisher.publish_durable(&will, &message).await
+        })
     }
 
     fn deliver_live(&self, will: &WillKey, message: &Arc<Message>) {

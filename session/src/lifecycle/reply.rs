@@ -77,4 +77,6 @@ pub enum Conflict {
     Exhausted,
     #[error("a quota is reached")]
     Quota,
+    #[error("an operator denied the user or the ClientID")]
+    Denied,
 }

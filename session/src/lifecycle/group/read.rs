@@ -45,6 +45,12 @@ impl Group {
         self.quota_retained
     }
 
+    /// How long the stamps of a silent publisher are kept, milliseconds.
+    #[must_use]
+    pub fn stamp_retention_ms(&self) -> u64 {
+        self.stamps.retention_ms
+    }
+
     /// The row of a key.
     #[must_use]
     pub fn session(&self, key: &Key) -> Option<&SessionRow> {

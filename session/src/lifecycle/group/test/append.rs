@@ -359,6 +359,25 @@ fn stamps_go_when_no_id_can_be_repeated_any_more() {
     assert!(duplicate(world.append_stamped(message("t", "m"), stamp(2, 1), &to)));
 }
 
+/// P5: a session that may last longer than the default keeps the stamps of its publisher as long; what was granted is never shortened.
+#[test]
+fn stamps_outlast_the_longest_session() {
+    const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+    let mut world = World::new();
+    let (sub, _) = world.connect(&dial("sub"));
+    let to = [(sub.lifetime, QoS::ExactlyOnce)];
+    let duplicate = |reply: Reply| matches!(reply, Reply::Appended { duplicate: true, .. });
+    let stamp = Some(Stamp::Publisher { key: key("far"), lifetime: 1, packet_id: 1, sequence: 1 });
+    for days in [31, 8] {
+        assert!(matches!(world.apply(Command::StampRetention { ms: days * DAY_MS }), Reply::Done { .. }));
+    }
+    world.append_stamped(message("t", "m"), stamp.clone(), &to);
+    world.reload();
+    assert_eq!(world.group.stamp_retention_ms(), 31 * DAY_MS);
+    world.at(9 * DAY_MS).apply(Command::Tidy);
+    assert!(duplicate(world.append_stamped(message("t", "m"), stamp, &to)));
+}
+
 /// DESIGN §2 step 5: a publisher with many ids in flight costs no other publisher its stamps.
 #[test]
 fn beyond_their_number_the_lowest_sequences_of_the_largest_origin_go() {
