@@ -1,0 +1,666 @@
+//! States and steps of the ownership protocol.
+
+use super::explore::Model;
+
+const NODES: usize = 2;
+/// CONNECTs of the one session.
+const CONNECTS: usize = 3;
+/// Node of each CONNECT.
+const AT: [usize; CONNECTS] = [0, 1, 0];
+
+/// What is deliberately wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Breakage {
+    /// A lease that ended is taken for a proof.
+    SkipProofAfterLease,
+    /// Whoever owns the session now is stopped, not the owner that was named.
+    FollowSuccessor,
+    /// The answer comes with the fence: socket and work go on.
+    TakeoverWithoutDrain,
+    /// An attestation takes effect before the lease end.
+    AttestWithoutWait,
+    /// A receipt is minted while the boot lives.
+    CopiedDirectory,
+    /// The Will of a node that does not answer goes out.
+    WillFromStaleOwner,
+    /// The append of a Will has no stamp.
+    WillWithoutStamp,
+    /// The second read of a takeover is left out, and the commit does not compare.
+    CommitWithoutCompare,
+    /// End commits without a proof.
+    EndWithoutProof,
+    /// A lease is counted from its commit.
+    LeaseFromCommit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Stage {
+    Idle,
+    /// Waits for the proof that the owner it read stopped.
+    Isolating,
+    Proved,
+    /// Reserved and proposed.
+    Pending,
+    Active,
+    /// Fenced: the socket closes and the admitted work drains.
+    Closing,
+    /// Proved stopped, or never anything.
+    Over,
+    /// Its process is gone.
+    Dead,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Connect {
+    stage: Stage,
+    boot: u8,
+    /// Owner that it read.
+    saw: Option<u8>,
+    socket: bool,
+    operation: bool,
+    /// Its proposal is under way.
+    proposed: bool,
+    committed: bool,
+    will: Will,
+    /// How often its Will went out.
+    fired: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Will {
+    None,
+    Armed,
+    Ready,
+    /// Appended, and not recorded as published yet.
+    Appended,
+    Done,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Power {
+    Up,
+    Stopped,
+    Down,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Node {
+    power: Power,
+    boot: u8,
+    /// The local lease runs.
+    lease: bool,
+    /// A renewal is committed and not installed; whether the lease that it captured still runs.
+    renewing: Option<bool>,
+    /// The committed lease plus drift is over.
+    lease_over: bool,
+    /// Boots that were retired by commit, and those with a receipt: one bit each.
+    retired: u8,
+    receipts: u8,
+    attested: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Row {
+    None,
+    Active,
+    Offline,
+    Ended,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Operator {
+    Idle,
+    Isolating(u8),
+    Proved(u8),
+    Returned(u8),
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct State {
+    connects: [Connect; CONNECTS],
+    nodes: [Node; NODES],
+    owner: Option<u8>,
+    row: Row,
+    /// Requests and proofs on their way, one bit an owner; they stay.
+    asked: u8,
+    answers: u8,
+    operator: Operator,
+    crashes: u8,
+    stops: u8,
+    renewals: u8,
+    /// An owner was stopped that nobody had named.
+    touched: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Begin(usize),
+    Asked(u8),
+    SocketCloses(usize),
+    OperationBegins(usize),
+    OperationEnds(usize),
+    Proved(usize),
+    Propose(usize),
+    Commit(usize),
+    Activate(usize),
+    GiveUp(usize),
+    ClientGone(usize),
+    DisconnectCommits(usize),
+    LeaseEnds(usize),
+    RenewalCommits(usize),
+    RenewalInstalled(usize),
+    CommittedLeaseEnds(usize),
+    Sweep(usize),
+    Stop(usize),
+    Continue(usize),
+    Crash(usize),
+    Restart(usize),
+    RetireByReceipt(usize),
+    Attest(usize),
+    AttestedRetirement(usize),
+    EndBegins,
+    EndProved,
+    EndCommits,
+    WillAppended(usize),
+    WillPublished(usize),
+}
+
+/// The protocol, right or broken.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ownership {
+    pub breakage: Option<Breakage>,
+    /// With the End of an operator.
+    pub with_end: bool,
+    pub crashes_max: u8,
+    pub stops_max: u8,
+    pub renewals_max: u8,
+}
+
+impl Ownership {
+    fn has(&self, breakage: Breakage) -> bool {
+        self.breakage == Some(breakage)
+    }
+}
+
+fn bit(number: u8) -> u8 {
+    1 << number
+}
+
+fn index(owner: u8) -> usize {
+    usize::from(owner)
+}
+
+fn number(at: usize) -> u8 {
+    u8::try_from(at).unwrap_or(u8::MAX)
+}
+
+impl State {
+    fn node_of(&self, connect: usize) -> &Node {
+        &self.nodes[AT[connect]]
+    }
+
+    /// The process of a CONNECT is there and runs.
+    fn works(&self, connect: usize) -> bool {
+        let node = self.node_of(connect);
+        node.power == Power::Up && node.boot == self.connects[connect].boot
+    }
+
+    fn is_retired(&self, connect: usize) -> bool {
+        self.node_of(connect).retired & bit(self.connects[connect].boot) != 0
+    }
+
+    /// It executes, or will once its process goes on.
+    fn is_able(&self, at: usize) -> bool {
+        let connect = &self.connects[at];
+        let node = self.node_of(at);
+        let lives = connect.stage != Stage::Dead && node.power != Power::Down && node.boot == connect.boot;
+        // Admitted work looks at the lease before each effect.
+        lives && node.lease && (connect.stage == Stage::Active || connect.operation)
+    }
+
+    fn fence(&mut self, at: usize) {
+        let connect = &mut self.connects[at];
+        if matches!(connect.stage, Stage::Active | Stage::Pending) {
+            connect.stage = Stage::Closing;
+        }
+        self.settle(at);
+    }
+
+    fn settle(&mut self, at: usize) {
+        let connect = &mut self.connects[at];
+        if connect.stage == Stage::Closing && !connect.socket && !connect.operation {
+            connect.stage = Stage::Over;
+        }
+    }
+
+    /// The end of the connection of the owner is recorded.
+    fn close_row(&mut self, at: usize) {
+        if self.owner == Some(number(at)) && self.row == Row::Active {
+            self.row = Row::Offline;
+            self.resolve_will(at);
+        }
+    }
+
+    fn resolve_will(&mut self, at: usize) {
+        if self.connects[at].will == Will::Armed {
+            self.connects[at].will = Will::Ready;
+        }
+    }
+
+    fn retire(&mut self, node: usize, boot: u8) {
+        self.nodes[node].retired |= bit(boot);
+        for at in 0..CONNECTS {
+            if AT[at] == node && self.connects[at].boot == boot {
+                self.close_row(at);
+            }
+        }
+    }
+
+    /// What a CONNECT or an End may take for a proof that `owner` stopped.
+    fn is_proved(&self, owner: u8, model: &Ownership) -> bool {
+        let skipped = model.has(Breakage::SkipProofAfterLease) && self.node_of(index(owner)).lease_over;
+        self.answers & bit(owner) != 0 || self.is_retired(index(owner)) || skipped
+    }
+}
+
+impl Model for Ownership {
+    type State = State;
+    type Action = Action;
+
+    fn initial(&self) -> State {
+        let connect = Connect {
+            stage: Stage::Idle,
+            boot: 0,
+            saw: None,
+            socket: false,
+            operation: false,
+            proposed: false,
+            committed: false,
+            will: Will::None,
+            fired: 0,
+        };
+        let node = Node {
+            power: Power::Up,
+            boot: 0,
+            lease: true,
+            renewing: None,
+            lease_over: false,
+            retired: 0,
+            receipts: 0,
+            attested: false,
+        };
+        State {
+            connects: [connect; CONNECTS],
+            nodes: [node; NODES],
+            owner: None,
+            row: Row::None,
+            asked: 0,
+            answers: 0,
+            operator: Operator::Idle,
+            crashes: 0,
+            stops: 0,
+            renewals: 0,
+            touched: false,
+        }
+    }
+
+    fn next(&self, state: &State, each: &mut dyn FnMut(Action, State)) {
+        for at in 0..CONNECTS {
+            self.connect_steps(state, at, each);
+            self.owner_steps(state, at, each);
+            self.will_steps(state, at, each);
+        }
+        for node in 0..NODES {
+            self.lease_steps(state, node, each);
+            self.process_steps(state, node, each);
+            self.retire_steps(state, node, each);
+        }
+        if self.with_end {
+            self.end_steps(state, each);
+        }
+    }
+
+    fn broken(&self, state: &State) -> Option<&'static str> {
+        if (0..CONNECTS).filter(|at| state.is_able(*at)).count() > 1 {
+            return Some("P1");
+        }
+        for (at, connect) in state.connects.iter().enumerate() {
+            if connect.fired > 1 {
+                return Some("P6: twice");
+            }
+            if connect.fired > 0 && state.is_able(at) {
+                return Some("P6: while its owner may serve");
+            }
+            if connect.stage == Stage::Active
+                && let Some(saw) = connect.saw
+            {
+                let before = &state.connects[index(saw)];
+                let stopped = matches!(before.stage, Stage::Over | Stage::Dead);
+                if !stopped && !state.is_retired(index(saw)) {
+                    return Some("P2");
+                }
+            }
+        }
+        if let Operator::Returned(owner) = state.operator {
+            let still_its = state.owner == Some(owner);
+            if state.is_able(index(owner)) || (still_its && state.row != Row::Ended) {
+                return Some("P3");
+            }
+        }
+        state.touched.then_some("P3: a successor was touched")
+    }
+}
+
+impl Ownership {
+    /// CONNECT up to its activation.
+    fn connect_steps(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
+        let connect = &state.connects[at];
+        let node = state.node_of(at);
+        match connect.stage {
+            Stage::Idle if node.power == Power::Up && node.lease && (at == 0 || state.owner.is_some()) => {
+                let mut next = *state;
+                let one = &mut next.connects[at];
+                one.boot = node.boot;
+                one.saw = state.owner;
+                one.stage = if state.owner.is_some() { Stage::Isolating } else { Stage::Proved };
+                if let Some(owner) = state.owner {
+                    next.asked |= bit(owner);
+                }
+                each(Action::Begin(at), next);
+            }
+            Stage::Isolating if state.works(at) => {
+                if connect.saw.is_some_and(|saw| state.is_proved(saw, self)) {
+                    let mut next = *state;
+                    next.connects[at].stage = Stage::Proved;
+                    each(Action::Proved(at), next);
+                }
+            }
+            Stage::Proved if state.works(at) => {
+                let mut next = *state;
+                let one = &mut next.connects[at];
+                if state.owner == connect.saw || self.has(Breakage::CommitWithoutCompare) {
+                    one.stage = Stage::Pending;
+                    one.socket = true;
+                    one.proposed = true;
+                } else {
+                    one.stage = Stage::Over;
+                }
+                each(Action::Propose(at), next);
+            }
+            Stage::Pending if state.works(at) => {
+                if connect.committed {
+                    let mut next = *state;
+                    if node.lease {
+                        next.connects[at].stage = Stage::Active;
+                    } else {
+                        next.fence(at);
+                    }
+                    each(Action::Activate(at), next);
+                }
+                let mut next = *state;
+                next.fence(at);
+                each(Action::GiveUp(at), next);
+            }
+            _ => {}
+        }
+        if connect.proposed {
+            self.commit_step(state, at, each);
+        }
+    }
+
+    /// A proposal is committed, at once or long after its node gave it up.
+    fn commit_step(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
+        let mut next = *state;
+        next.connects[at].proposed = false;
+        let same = state.owner == state.connects[at].saw || self.has(Breakage::CommitWithoutCompare);
+        if same && !state.is_retired(at) {
+            if let Some(before) = state.owner {
+                next.resolve_will(index(before));
+            }
+            next.owner = Some(number(at));
+            next.row = Row::Active;
+            next.connects[at].committed = true;
+            next.connects[at].will = Will::Armed;
+        }
+        each(Action::Commit(at), next);
+    }
+
+    /// What happens to an owner on its node.
+    fn owner_steps(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
+        let connect = &state.connects[at];
+        let owner = number(at);
+        if state.asked & bit(owner) != 0 {
+            self.asked_step(state, owner, each);
+        }
+        if !state.works(at) {
+            return;
+        }
+        if connect.stage == Stage::Closing && connect.socket {
+            let mut next = *state;
+            next.connects[at].socket = false;
+            next.settle(at);
+            each(Action::SocketCloses(at), next);
+        }
+        if connect.operation {
+            let mut next = *state;
+            next.connects[at].operation = false;
+            next.settle(at);
+            each(Action::OperationEnds(at), next);
+        } else if connect.stage == Stage::Active && state.node_of(at).lease {
+            let mut next = *state;
+            next.connects[at].operation = true;
+            each(Action::OperationBegins(at), next);
+        }
+        if connect.stage == Stage::Active {
+            let mut next = *state;
+            next.connects[at].socket = false;
+            next.fence(at);
+            each(Action::ClientGone(at), next);
+        }
+        let ours = state.owner == Some(owner) && state.row == Row::Active;
+        if connect.stage == Stage::Over && connect.committed && ours && !state.is_retired(at) {
+            let mut next = *state;
+            next.close_row(at);
+            each(Action::DisconnectCommits(at), next);
+        }
+    }
+
+    /// A request to stop exactly `owner` reaches its node.
+    fn asked_step(&self, state: &State, owner: u8, each: &mut dyn FnMut(Action, State)) {
+        let at = index(owner);
+        let node = state.node_of(at);
+        if node.power != Power::Up {
+            return;
+        }
+        let mut next = *state;
+        if node.boot != state.connects[at].boot {
+            // Only a receipt proves something of an earlier boot.
+            if node.receipts & bit(state.connects[at].boot) != 0 {
+                next.answers |= bit(owner);
+            }
+        } else if self.has(Breakage::FollowSuccessor) {
+            let current = state.owner.filter(|current| AT[index(*current)] == AT[at]).unwrap_or(owner);
+            next.touched |= state.asked & bit(current) == 0;
+            next.fence(index(current));
+            if next.connects[index(current)].stage == Stage::Over {
+                next.answers |= bit(owner);
+            }
+        } else {
+            next.fence(at);
+            if next.connects[at].stage == Stage::Over || self.has(Breakage::TakeoverWithoutDrain) {
+                next.answers |= bit(owner);
+            }
+        }
+        if next != *state {
+            each(Action::Asked(owner), next);
+        }
+    }
+
+    fn will_steps(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
+        let connect = &state.connects[at];
+        let stale = self.has(Breakage::WillFromStaleOwner)
+            && connect.will == Will::Armed
+            && state.node_of(at).power == Power::Stopped;
+        if connect.will == Will::Ready || stale || connect.will == Will::Appended {
+            // An executor that crashed is followed by another one: the stamp tells that it was appended.
+            let again = connect.will == Will::Appended;
+            if !again || (self.has(Breakage::WillWithoutStamp) && connect.fired < 2) {
+                let mut next = *state;
+                next.connects[at].will = Will::Appended;
+                next.connects[at].fired += 1;
+                each(Action::WillAppended(at), next);
+            }
+        }
+        if connect.will == Will::Appended {
+            let mut next = *state;
+            next.connects[at].will = Will::Done;
+            each(Action::WillPublished(at), next);
+        }
+    }
+
+    fn lease_steps(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
+        let node = &state.nodes[at];
+        if node.lease {
+            let mut next = *state;
+            next.nodes[at].lease = false;
+            each(Action::LeaseEnds(at), next);
+        }
+        if let Some(true) = node.renewing {
+            let mut next = *state;
+            next.nodes[at].renewing = Some(false);
+            each(Action::LeaseEnds(at), next);
+        }
+        let live = node.power == Power::Up && node.retired & bit(node.boot) == 0;
+        if live && node.renewing.is_none() && state.renewals < self.renewals_max {
+            let mut next = *state;
+            next.renewals += 1;
+            next.nodes[at].renewing = Some(true);
+            next.nodes[at].lease_over = false;
+            each(Action::RenewalCommits(at), next);
+        }
+        if let (Some(runs), Power::Up) = (node.renewing, node.power) {
+            let mut next = *state;
+            next.nodes[at].renewing = None;
+            // An owner whose deadline passed is fenced before the lease moves.
+            if !node.lease {
+                (0..CONNECTS)
+                    .filter(|one| AT[*one] == at && state.works(*one))
+                    .for_each(|one| next.fence(one));
+            }
+            next.nodes[at].lease |= runs || self.has(Breakage::LeaseFromCommit);
+            each(Action::RenewalInstalled(at), next);
+        }
+        // The one assumption about time: the local end comes before the committed end plus drift.
+        let local_over = (!node.lease || node.power == Power::Down) && node.renewing != Some(true);
+        let broken = self.has(Breakage::LeaseFromCommit) && node.renewing == Some(false);
+        if !node.lease_over && (local_over || broken) {
+            let mut next = *state;
+            next.nodes[at].lease_over = true;
+            each(Action::CommittedLeaseEnds(at), next);
+        }
+        if !node.lease && node.power == Power::Up {
+            let mut next = *state;
+            (0..CONNECTS).filter(|one| AT[*one] == at && state.works(*one)).for_each(|one| next.fence(one));
+            if next != *state {
+                each(Action::Sweep(at), next);
+            }
+        }
+    }
+
+    fn process_steps(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
+        let node = &state.nodes[at];
+        match node.power {
+            Power::Up | Power::Stopped => {
+                if state.crashes < self.crashes_max {
+                    let mut next = *state;
+                    next.crashes += 1;
+                    next.nodes[at].power = Power::Down;
+                    next.nodes[at].renewing = None;
+                    for one in (0..CONNECTS).filter(|one| AT[*one] == at) {
+                        let connect = &mut next.connects[one];
+                        if !matches!(connect.stage, Stage::Idle | Stage::Over) && connect.boot == node.boot {
+                            connect.stage = Stage::Dead;
+                            connect.socket = false;
+                            connect.operation = false;
+                        }
+                    }
+                    each(Action::Crash(at), next);
+                }
+                let mut next = *state;
+                if node.power == Power::Stopped {
+                    next.nodes[at].power = Power::Up;
+                    each(Action::Continue(at), next);
+                } else if state.stops < self.stops_max {
+                    next.stops += 1;
+                    next.nodes[at].power = Power::Stopped;
+                    each(Action::Stop(at), next);
+                }
+            }
+            Power::Down => {
+                let mut next = *state;
+                let one = &mut next.nodes[at];
+                one.receipts |= bit(one.boot);
+                one.power = Power::Up;
+                one.boot += 1;
+                one.lease = true;
+                one.lease_over = false;
+                one.attested = false;
+                each(Action::Restart(at), next);
+            }
+        }
+    }
+
+    fn retire_steps(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
+        let node = &state.nodes[at];
+        for boot in 0..=node.boot {
+            let copied =
+                self.has(Breakage::CopiedDirectory) && boot == node.boot && node.power != Power::Down;
+            if node.retired & bit(boot) == 0 && (node.receipts & bit(boot) != 0 || copied) {
+                let mut next = *state;
+                next.retire(at, boot);
+                each(Action::RetireByReceipt(at), next);
+            }
+        }
+        // An operator says that the node is off, rightly or not.
+        if !node.attested {
+            let mut next = *state;
+            next.nodes[at].attested = true;
+            each(Action::Attest(at), next);
+        }
+        let over = node.lease_over || self.has(Breakage::AttestWithoutWait);
+        if node.attested && over && node.retired & bit(node.boot) == 0 {
+            let mut next = *state;
+            next.retire(at, node.boot);
+            each(Action::AttestedRetirement(at), next);
+        }
+    }
+
+    fn end_steps(&self, state: &State, each: &mut dyn FnMut(Action, State)) {
+        let mut next = *state;
+        match state.operator {
+            Operator::Idle => {
+                let Some(owner) = state.owner else { return };
+                next.asked |= bit(owner);
+                next.operator = Operator::Isolating(owner);
+                each(Action::EndBegins, next);
+            }
+            Operator::Isolating(owner) => {
+                if state.is_proved(owner, self) || self.has(Breakage::EndWithoutProof) {
+                    next.operator = Operator::Proved(owner);
+                    each(Action::EndProved, next);
+                }
+            }
+            Operator::Proved(owner) => {
+                next.operator = Operator::Refused;
+                if state.owner == Some(owner) {
+                    next.row = Row::Ended;
+                    next.resolve_will(index(owner));
+                    next.operator = Operator::Returned(owner);
+                }
+                each(Action::EndCommits, next);
+            }
+            Operator::Returned(_) | Operator::Refused => {}
+        }
+    }
+}
