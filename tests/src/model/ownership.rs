@@ -1,5 +1,7 @@
 //! States and steps of the ownership protocol.
 
+use std::hash::{Hash, Hasher};
+
 use super::explore::Model;
 
 const NODES: usize = 2;
@@ -71,9 +73,8 @@ enum Will {
     None,
     Armed,
     Ready,
-    /// Appended, and not recorded as published yet.
+    /// Appended; whether that is recorded makes no difference to a stamped append.
     Appended,
-    Done,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,12 +92,13 @@ struct Node {
     lease: bool,
     /// A renewal is committed and not installed; whether the lease that it captured still runs.
     renewing: Option<bool>,
+    /// The local lease ends after the committed one: only where it is counted wrongly.
+    outlives: bool,
     /// The committed lease plus drift is over.
     lease_over: bool,
     /// Boots that were retired by commit, and those with a receipt: one bit each.
     retired: u8,
     receipts: u8,
-    attested: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,7 +118,7 @@ enum Operator {
     Refused,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
     connects: [Connect; CONNECTS],
     nodes: [Node; NODES],
@@ -157,19 +159,19 @@ pub enum Action {
     Crash(usize),
     Restart(usize),
     RetireByReceipt(usize),
-    Attest(usize),
     AttestedRetirement(usize),
     EndBegins,
     EndProved,
     EndCommits,
     WillAppended(usize),
-    WillPublished(usize),
 }
 
 /// The protocol, right or broken.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ownership {
     pub breakage: Option<Breakage>,
+    /// The one promise that is looked at; all of them without it.
+    pub only: Option<&'static str>,
     /// With the End of an operator.
     pub with_end: bool,
     pub crashes_max: u8,
@@ -195,6 +197,38 @@ fn number(at: usize) -> u8 {
     u8::try_from(at).unwrap_or(u8::MAX)
 }
 
+/// Of what tells most states apart, in a few words: the derived one costs more than the steps. Equality looks at everything.
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let mut word = u128::from(self.asked) << 3 | u128::from(self.answers);
+        for connect in &self.connects {
+            let flags = u128::from(connect.socket) << 2
+                | u128::from(connect.operation) << 1
+                | u128::from(connect.proposed);
+            let saw = connect.saw.map_or(3, u128::from);
+            word = word << 3 | connect.stage as u128;
+            word = word << 6 | u128::from(connect.boot) << 5 | saw << 3 | flags;
+            word = word << 3 | connect.will as u128;
+        }
+        for node in &self.nodes {
+            let renewing = node.renewing.map_or(2, u128::from);
+            word = word << 4 | (node.power as u128) << 2 | renewing;
+            word = word << 4 | u128::from(node.lease) << 3 | u128::from(node.lease_over) << 2 | u128::from(node.retired);
+            word = word << 3 | u128::from(node.receipts) << 1 | u128::from(node.boot);
+        }
+        word = word << 4 | self.owner.map_or(3, u128::from) << 2 | self.row as u128;
+        word = word << 6 | u128::from(self.crashes) << 4 | u128::from(self.stops) << 2 | u128::from(self.renewals);
+        let (operator, owner) = match self.operator {
+            Operator::Idle => (0, 0),
+            Operator::Refused => (1, 0),
+            Operator::Isolating(owner) => (2, owner),
+            Operator::Proved(owner) => (3, owner),
+            Operator::Returned(owner) => (4, owner),
+        };
+        hasher.write_u128(word << 5 | operator << 2 | u128::from(owner));
+    }
+}
+
 impl State {
     fn node_of(&self, connect: usize) -> &Node {
         &self.nodes[AT[connect]]
@@ -217,6 +251,76 @@ impl State {
         let lives = connect.stage != Stage::Dead && node.power != Power::Down && node.boot == connect.boot;
         // Admitted work looks at the lease before each effect.
         lives && node.lease && (connect.stage == Stage::Active || connect.operation)
+    }
+
+    /// Leaves out what no later step looks at: two states that differ in that only are one.
+    fn forget(mut self, model: &Ownership) -> Self {
+        for at in 0..CONNECTS {
+            let retired = self.is_retired(at);
+            let connect = &mut self.connects[at];
+            if connect.stage != Stage::Pending {
+                connect.committed = false;
+            }
+            let is_behind = matches!(connect.stage, Stage::Closing | Stage::Over | Stage::Dead);
+            if is_behind && !connect.proposed {
+                connect.saw = None;
+            }
+            // Its retirement proves as much as an answer.
+            if retired {
+                self.answers &= !bit(number(at));
+            }
+        }
+        for at in 0..CONNECTS {
+            let stopped = matches!(self.connects[at].stage, Stage::Over | Stage::Dead);
+            if stopped && !self.is_of_interest(at) {
+                self.collect(at, model);
+            }
+        }
+        self
+    }
+
+    /// Whether anybody asks for a proof about this owner, or may yet.
+    fn is_of_interest(&self, at: usize) -> bool {
+        let owner = Some(number(at));
+        let seen = self.connects.iter().any(|connect| connect.saw == owner);
+        let named = match self.operator {
+            Operator::Isolating(one) | Operator::Proved(one) | Operator::Returned(one) => Some(one) == owner,
+            Operator::Idle | Operator::Refused => false,
+        };
+        self.connects[at].proposed || self.owner == owner || seen || named
+    }
+
+    fn collect(&mut self, at: usize, model: &Ownership) {
+        let connect = &mut self.connects[at];
+        connect.stage = Stage::Over;
+        connect.boot = 0;
+        // A Will that went out and can go out again, and a request that may stop somebody else, are to be kept.
+        if connect.will == Will::Appended && !model.has(Breakage::WillWithoutStamp) {
+            connect.will = Will::None;
+            connect.fired = 0;
+        }
+        self.answers &= !bit(number(at));
+        if !model.has(Breakage::FollowSuccessor) {
+            self.asked &= !bit(number(at));
+        }
+    }
+
+    fn two_execute(&self) -> bool {
+        (0..CONNECTS).filter(|at| self.is_able(*at)).count() > 1
+    }
+
+    fn is_taken_unproved(&self) -> bool {
+        let active = self.connects.iter().filter(|connect| connect.stage == Stage::Active);
+        active.filter_map(|connect| connect.saw).map(index).any(|saw| {
+            let stopped = matches!(self.connects[saw].stage, Stage::Over | Stage::Dead);
+            !stopped && !self.is_retired(saw)
+        })
+    }
+
+    fn is_end_not_final(&self) -> bool {
+        let Operator::Returned(owner) = self.operator else { return false };
+        let still_its = self.owner == Some(owner);
+        self.is_able(index(owner)) || (still_its && self.row != Row::Ended)
     }
 
     fn fence(&mut self, at: usize) {
@@ -285,10 +389,10 @@ impl Model for Ownership {
             boot: 0,
             lease: true,
             renewing: None,
+            outlives: false,
             lease_over: false,
             retired: 0,
             receipts: 0,
-            attested: false,
         };
         State {
             connects: [connect; CONNECTS],
@@ -306,6 +410,7 @@ impl Model for Ownership {
     }
 
     fn next(&self, state: &State, each: &mut dyn FnMut(Action, State)) {
+        let each: &mut dyn FnMut(Action, State) = &mut |action, next| each(action, next.forget(self));
         for at in 0..CONNECTS {
             self.connect_steps(state, at, each);
             self.owner_steps(state, at, each);
@@ -322,33 +427,18 @@ impl Model for Ownership {
     }
 
     fn broken(&self, state: &State) -> Option<&'static str> {
-        if (0..CONNECTS).filter(|at| state.is_able(*at)).count() > 1 {
-            return Some("P1");
-        }
-        for (at, connect) in state.connects.iter().enumerate() {
-            if connect.fired > 1 {
-                return Some("P6: twice");
-            }
-            if connect.fired > 0 && state.is_able(at) {
-                return Some("P6: while its owner may serve");
-            }
-            if connect.stage == Stage::Active
-                && let Some(saw) = connect.saw
-            {
-                let before = &state.connects[index(saw)];
-                let stopped = matches!(before.stage, Stage::Over | Stage::Dead);
-                if !stopped && !state.is_retired(index(saw)) {
-                    return Some("P2");
-                }
-            }
-        }
-        if let Operator::Returned(owner) = state.operator {
-            let still_its = state.owner == Some(owner);
-            if state.is_able(index(owner)) || (still_its && state.row != Row::Ended) {
-                return Some("P3");
-            }
-        }
-        state.touched.then_some("P3: a successor was touched")
+        let promises: [(&'static str, fn(&State) -> bool); 6] = [
+            ("P1", State::two_execute),
+            ("P2", State::is_taken_unproved),
+            ("P3", State::is_end_not_final),
+            ("P3: a successor was touched", |state| state.touched),
+            ("P6: twice", |state| state.connects.iter().any(|connect| connect.fired > 1)),
+            ("P6: while its owner may serve", |state| {
+                (0..CONNECTS).any(|at| state.connects[at].fired > 0 && state.is_able(at))
+            }),
+        ];
+        let asked = |promise: &str| self.only.is_none_or(|only| promise.starts_with(only));
+        promises.into_iter().find(|(promise, broken)| asked(promise) && broken(state)).map(|(promise, _)| promise)
     }
 }
 
@@ -459,7 +549,7 @@ impl Ownership {
             each(Action::ClientGone(at), next);
         }
         let ours = state.owner == Some(owner) && state.row == Row::Active;
-        if connect.stage == Stage::Over && connect.committed && ours && !state.is_retired(at) {
+        if connect.stage == Stage::Over && ours && !state.is_retired(at) {
             let mut next = *state;
             next.close_row(at);
             each(Action::DisconnectCommits(at), next);
@@ -512,11 +602,6 @@ impl Ownership {
                 each(Action::WillAppended(at), next);
             }
         }
-        if connect.will == Will::Appended {
-            let mut next = *state;
-            next.connects[at].will = Will::Done;
-            each(Action::WillPublished(at), next);
-        }
     }
 
     fn lease_steps(&self, state: &State, at: usize, each: &mut dyn FnMut(Action, State)) {
@@ -526,7 +611,8 @@ impl Ownership {
             next.nodes[at].lease = false;
             each(Action::LeaseEnds(at), next);
         }
-        if let Some(true) = node.renewing {
+        // What was captured later ends later.
+        if !node.lease && node.renewing == Some(true) {
             let mut next = *state;
             next.nodes[at].renewing = Some(false);
             each(Action::LeaseEnds(at), next);
@@ -549,12 +635,12 @@ impl Ownership {
                     .for_each(|one| next.fence(one));
             }
             next.nodes[at].lease |= runs || self.has(Breakage::LeaseFromCommit);
+            next.nodes[at].outlives = self.has(Breakage::LeaseFromCommit);
             each(Action::RenewalInstalled(at), next);
         }
         // The one assumption about time: the local end comes before the committed end plus drift.
         let local_over = (!node.lease || node.power == Power::Down) && node.renewing != Some(true);
-        let broken = self.has(Breakage::LeaseFromCommit) && node.renewing == Some(false);
-        if !node.lease_over && (local_over || broken) {
+        if !node.lease_over && (local_over || node.outlives) {
             let mut next = *state;
             next.nodes[at].lease_over = true;
             each(Action::CommittedLeaseEnds(at), next);
@@ -577,6 +663,7 @@ impl Ownership {
                     next.crashes += 1;
                     next.nodes[at].power = Power::Down;
                     next.nodes[at].renewing = None;
+                    next.nodes[at].lease = false;
                     for one in (0..CONNECTS).filter(|one| AT[*one] == at) {
                         let connect = &mut next.connects[one];
                         if !matches!(connect.stage, Stage::Idle | Stage::Over) && connect.boot == node.boot {
@@ -605,7 +692,7 @@ impl Ownership {
                 one.boot += 1;
                 one.lease = true;
                 one.lease_over = false;
-                one.attested = false;
+                one.outlives = false;
                 each(Action::Restart(at), next);
             }
         }
@@ -622,14 +709,9 @@ impl Ownership {
                 each(Action::RetireByReceipt(at), next);
             }
         }
-        // An operator says that the node is off, rightly or not.
-        if !node.attested {
-            let mut next = *state;
-            next.nodes[at].attested = true;
-            each(Action::Attest(at), next);
-        }
+        // An operator says that the node is off, rightly or not, as early as he likes: only the lease end counts.
         let over = node.lease_over || self.has(Breakage::AttestWithoutWait);
-        if node.attested && over && node.retired & bit(node.boot) == 0 {
+        if over && node.retired & bit(node.boot) == 0 {
             let mut next = *state;
             next.retire(at, node.boot);
             each(Action::AttestedRetirement(at), next);
