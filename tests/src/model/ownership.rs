@@ -213,11 +213,17 @@ impl Hash for State {
         for node in &self.nodes {
             let renewing = node.renewing.map_or(2, u128::from);
             word = word << 4 | (node.power as u128) << 2 | renewing;
-            word = word << 4 | u128::from(node.lease) << 3 | u128::from(node.lease_over) << 2 | u128::from(node.retired);
+            word = word << 4
+                | u128::from(node.lease) << 3
+                | u128::from(node.lease_over) << 2
+                | u128::from(node.retired);
             word = word << 3 | u128::from(node.receipts) << 1 | u128::from(node.boot);
         }
         word = word << 4 | self.owner.map_or(3, u128::from) << 2 | self.row as u128;
-        word = word << 6 | u128::from(self.crashes) << 4 | u128::from(self.stops) << 2 | u128::from(self.renewals);
+        word = word << 6
+            | u128::from(self.crashes) << 4
+            | u128::from(self.stops) << 2
+            | u128::from(self.renewals);
         let (operator, owner) = match self.operator {
             Operator::Idle => (0, 0),
             Operator::Refused => (1, 0),
@@ -438,7 +444,10 @@ impl Model for Ownership {
             }),
         ];
         let asked = |promise: &str| self.only.is_none_or(|only| promise.starts_with(only));
-        promises.into_iter().find(|(promise, broken)| asked(promise) && broken(state)).map(|(promise, _)| promise)
+        promises
+            .into_iter()
+            .find(|(promise, broken)| asked(promise) && broken(state))
+            .map(|(promise, _)| promise)
     }
 }
 
