@@ -10,9 +10,9 @@ const SEEDS: u64 = 60;
 /// The promises that a breakage may break first.
 fn promises(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
-        Mutant::SkipProofAfterLease | Mutant::SkipProofOnError | Mutant::TakeoverWithoutDrain => {
-            &["P1", "P2"]
-        }
+        // An End rests on the same proof as a takeover.
+        Mutant::SkipProofAfterLease | Mutant::SkipProofOnError => &["P2", "P3"],
+        Mutant::TakeoverWithoutDrain => &["P2", "P3"],
         Mutant::FollowSuccessor => &["P3"],
         Mutant::AckBeforeCommit | Mutant::AckBeforeSync | Mutant::SkipUnsettled => &["P4"],
         Mutant::WillFromStaleOwner | Mutant::WillTwice | Mutant::EndLosesWill => &["P6"],
@@ -25,7 +25,7 @@ fn promises(mutant: Mutant) -> &'static [&'static str] {
         Mutant::CopiedDirectory
         | Mutant::AttestWithoutWait
         | Mutant::AttestByWallClock
-        | Mutant::LeaseFromCommit => &["P1", "P6"],
+        | Mutant::LeaseFromCommit => &["P1"],
         Mutant::AnyUser => &["P8"],
     }
 }

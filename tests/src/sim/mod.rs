@@ -135,8 +135,9 @@ async fn run_inside(plan: &Plan) -> Report {
     })
     .await;
     if world.trace.violation().is_none() {
+        delivered(&world, &publishers, &subscribers);
         if converged {
-            complete(&world, &publishers, &subscribers);
+            equal(&world);
         } else {
             world.fail(&format!("a healed cluster does not come to rest: {}", rest.unwrap_or_default()));
         }
@@ -195,8 +196,8 @@ fn unrest(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<Cli
         .or_else(|| (wills > 0).then(|| format!("{wills} Wills are due")))
 }
 
-/// Every acknowledged message arrived at every subscriber (P4, P5), and equal logs gave equal rows (L1).
-fn complete(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<Client>]) {
+/// Every acknowledged message arrived at every subscriber (P4, P5).
+fn delivered(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<Client>]) {
     for subscriber in subscribers {
         let mind = subscriber.mind.lock();
         for publisher in publishers {
@@ -209,6 +210,10 @@ fn complete(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<C
             }
         }
     }
+}
+
+/// Equal logs gave equal rows (L1).
+fn equal(world: &Arc<World>) {
     let rows: Vec<raft::Rows> =
         world.alive().iter().map(|node| raft::rows_of(&node.raft.lock().group)).collect();
     if let Some(what) = rows.iter().find_map(|one| raft::difference(&rows[0], one)) {
