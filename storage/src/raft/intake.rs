@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use session::id::Boot;
 use session::lifecycle::{Batch, Command};
+use session::queue::QueueCommand;
 use tokio::sync::Notify;
 
 use super::RaftGroup;
@@ -152,6 +153,9 @@ fn weight(command: &Command) -> usize {
             }
             Command::Unsubscribe { filters, .. } => filters.iter().map(|filter| filter.len()).sum(),
             Command::Ack { acks, .. } => acks.len() * size_of::<u64>(),
+            Command::Queue(QueueCommand::Append { messages, .. }) => {
+                messages.iter().map(|message| message.len() + COMMAND_BYTES).sum()
+            }
             _ => 0,
         }
 }
