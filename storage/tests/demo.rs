@@ -28,7 +28,7 @@ impl Running {
         assert!(Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap().success());
     }
 
-    fn lines(&mut self) -> impl Iterator<Item = String> {
+    fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
         BufReader::new(self.0.stdout.take().unwrap()).lines().map_while(Result::ok)
     }
 
@@ -67,7 +67,8 @@ fn processes_share_a_store_and_end_on_ctrl_c() {
     killed.end();
     let mut next = Running::start("consumer", dir.path(), &["--print", "--capacity", "1000"]);
     // The killed one had acknowledged nothing: all come, in their order.
-    let seen: Vec<String> = next.lines().take(200).collect();
+    let mut lines_of_next = next.lines();
+    let seen: Vec<String> = lines_of_next.by_ref().take(200).collect();
     assert_eq!(seen.len(), 200);
     assert!(seen[0].contains("-0-0"), "{}", seen[0]);
     next.signal("-INT");

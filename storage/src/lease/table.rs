@@ -47,7 +47,7 @@ impl TableBackend {
     }
 
     fn check(&self, lease: LeaseRef) -> Result<u64, LeaseError> {
-        let ours = lease.incarnation == self.store.incarnation();
+        let ours = lease.incarnation == self.incarnation();
         ours.then_some(lease.id).ok_or_else(|| LeaseError::Incarnation(self.uid.clone()))
     }
 }
@@ -57,15 +57,16 @@ impl LeaseBackend for TableBackend {
         &self.uid
     }
 
+    /// Each group counts its leases by itself: they are told apart here.
     fn incarnation(&self) -> u64 {
-        self.store.incarnation()
+        self.store.incarnation().wrapping_add(u64::from(self.group))
     }
 
     fn grant(&self, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>> {
         Box::pin(async move {
             match self.one(LeaseCommand::Grant { ttl_ms: millis(ttl) }).await? {
                 LeaseOutcome::Granted { lease } => {
-                    Ok(LeaseRef { incarnation: self.store.incarnation(), id: lease })
+                    Ok(LeaseRef { incarnation: self.incarnation(), id: lease })
                 }
                 other => Err(self.unavailable(format!("unexpected answer {other:?}"))),
             }

@@ -1,10 +1,9 @@
 //! The entry: one call makes a channel or joins it, by a name that everybody knows.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::time::Duration;
 
-use session::queue::{Bind, Bound, Hold, Kind, QueueCommand, QueueReply, Role, Spec, Target};
+use session::queue::{Bind, Bound, Kind, QueueCommand, QueueReply, Role, Spec, Target};
 
 use super::consumer::Consumer;
 use super::producer::Producer;
@@ -13,6 +12,8 @@ use crate::lease::LeaseGuard;
 
 /// Tries of a Bind whose reply was lost; they find the member that an earlier one made.
 const BIND_TRIES: u32 = 5;
+/// Tries with a new lease, where the one of the process turns out to be gone.
+const LEASE_TRIES: u32 = 2;
 const BIND_PAUSE: Duration = Duration::from_millis(200);
 
 /// What everybody who joins a channel must say alike, and what is the member's own.
@@ -111,11 +112,20 @@ pub async fn new_or_bind_with_unique_key(
     let ttl_ms = u64::try_from(config.ttl.as_millis()).unwrap_or(u64::MAX);
     let spec = Spec { messages_max: config.capacity, bytes_max: config.capacity_bytes, ttl_ms };
     let group = store.group_of(unique_id);
-    let (guard, lease) = store.member_lease(group, &format!("{unique_id} {chan_role:?}")).await?;
     let target = Target::Named { name: unique_id.into(), kind, spec };
-    let nonce = RandomState::new().hash_one(lease);
-    let bind = Bind { target, role, lease, nonce, weight: config.weight, label: store.label().into() };
-    let bound = join(store, group, bind).await?;
+    let mut tries = 0;
+    let (bound, guard) = loop {
+        let (guard, lease) = store.member_lease(group, &format!("{unique_id} {chan_role:?}")).await?;
+        let nonce = RandomState::new().hash_one(lease);
+        let (target, label) = (target.clone(), store.label().into());
+        match join(store, group, Bind { target, role, lease, nonce, weight: config.weight, label }).await {
+            Err(QueueError::LeaseLost) if tries < LEASE_TRIES => {
+                tries += 1;
+                store.forget_lease(group, lease).await;
+            }
+            bound => break (bound?, guard),
+        }
+    };
     let joined = Joined { store: store.clone(), group, bound, guard };
     match chan_role {
         ChanRole::Producer => Ok(Endpoint::Producer(Producer::new(joined)?)),

@@ -125,6 +125,16 @@ impl QueueStore {
         Ok((guard, hold))
     }
 
+    /// The store says that this lease is gone, which its guard may not know yet: the next member gets a new one.
+    pub(super) async fn forget_lease(&self, group: u16, lease: Hold) {
+        let slot = if self.inner.foreign.is_some() { 0 } else { usize::from(group) };
+        let mut own = self.inner.own[slot].lock().await;
+        let id = match lease {
+            Hold::Own(id) | Hold::Foreign { lease: id, .. } => id,
+        };
+        drop(own.take_if(|guard| guard.lease().id == id));
+    }
+
     /// Closes every endpoint, then gives the leases of this process back. Repeating it goes on where it failed.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use storage::lease::{LeaseBackend, TableBackend};
+use storage::lease::{LeaseBackend, LeaseView, TableBackend};
 use storage::queue::{
     ChanRole, ChanType, ChannelConfig, ChannelStore, Consumer, EmbeddedStore, Item, MemoryStore, Producer,
     QueueError, QueueOptions, QueueStore, new_or_bind_with_unique_key,
@@ -72,6 +72,17 @@ impl Bench {
         match &self.leases {
             Some(leases) => Arc::clone(leases),
             None => Arc::new(TableBackend::new(Arc::clone(&self.channels), 0)),
+        }
+    }
+
+    /// The backend that a held lease is of; in an embedded store there is one a group.
+    pub(crate) fn backend_of(&self, view: &LeaseView) -> Arc<dyn LeaseBackend> {
+        match &self.leases {
+            Some(leases) => Arc::clone(leases),
+            None => {
+                let group = view.backend.rsplit('/').next().unwrap().parse().unwrap();
+                Arc::new(TableBackend::new(Arc::clone(&self.channels), group))
+            }
         }
     }
 

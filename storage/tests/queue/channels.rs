@@ -118,7 +118,7 @@ mod cases {
         let items = get(&zombie, 2).await;
         // Its lease ends behind its back.
         for view in paused.leases().view() {
-            bench.backend().revoke(view.lease).await.unwrap();
+            bench.backend_of(&view).revoke(view.lease).await.unwrap();
         }
         let next = consumer(&store, "q", ChanType::Mpsc).await;
         let acked = zombie.ack(&ids(&items)).await;
@@ -220,14 +220,7 @@ mod cases {
         });
         let leases = store.leases().view();
         for view in &leases {
-            // In an embedded store there is one a group.
-            let backend: Arc<dyn storage::lease::LeaseBackend> = match &bench.leases {
-                Some(leases) => Arc::clone(leases),
-                None => {
-                    let group = view.backend.rsplit('/').next().unwrap().parse().unwrap();
-                    Arc::new(storage::lease::TableBackend::new(Arc::clone(&bench.channels), group))
-                }
-            };
+            let backend = bench.backend_of(view);
             backend.revoke(view.lease).await.unwrap();
         }
         let lost = tokio::time::timeout(PATIENCE, async { (put.await.unwrap(), got.await.unwrap()) }).await;
