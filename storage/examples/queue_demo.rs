@@ -169,8 +169,6 @@ async fn open(data_dir: &Path) -> Result<(Store, Arc<dyn ChannelStore>), Failure
         segment_bytes: 64 << 20,
         checkpoint_bytes: 64 << 20,
         resident_bytes_max: 256 << 20,
-        inbox_messages_max: 1,
-        inbox_bytes_max: 1,
         peers: None,
         formation: Formation::Alone,
     };

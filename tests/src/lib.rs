@@ -1,13 +1,17 @@
 //! What the suites share: real broker processes, a byte-level MQTT client with an encoder of its own (so that the codec is
 //! not its own judge), and waiting for conditions with deadlines.
 
+pub mod chaos;
 pub mod client;
 pub mod cluster;
+pub mod history;
+pub mod load;
 pub mod node;
 pub mod wait;
 pub mod wire;
 
 pub use client::{Client, Options};
-pub use node::Node;
+pub use cluster::Cluster;
+pub use node::{Node, Place};
 pub use wait::eventually;
 pub use wire::Packet;

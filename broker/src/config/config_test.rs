@@ -259,3 +259,15 @@ fn a_peer_port_needs_a_secret_or_certificates() {
     load(&format!("{open}advertise = \"node-1:7883\"\n")).expect("dialable");
     check_problem(&open.replace("0.0.0.0:7883", "127.0.0.1:1883"), 2, &["already takes"]);
 }
+
+/// P8: who is let in by what a proxy says is said at the start, and is off unless it is written down.
+#[test]
+fn a_certificate_behind_a_proxy_is_a_choice() {
+    assert!(!Listener::default().proxy_certificate_user);
+    let text = "[listener.mqtt]\nproxy_certificate_user = true\n";
+    check_problem(text, 2, &["proxy_certificate_user", "proxy_protocol is not"]);
+    let text = "[listener.mqtt]\nproxy_protocol = true\nproxy_certificate_user = true\n";
+    let warnings = load(text).expect("a choice").warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].message.contains("only the proxy"), "{warnings:?}");
+}

@@ -8,7 +8,7 @@ use session::id::Key;
 use session::lifecycle::SubscriptionOptions;
 use session::message::{Message, QoS};
 use session::topic::TopicFilter;
-use storage::StorageError;
+use storage::{GroupId, StorageError};
 
 use super::super::tables::Tables;
 use super::super::wire::RouteCall;
@@ -31,6 +31,8 @@ fn router() -> Arc<Router> {
     Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))))
 }
 
+type Heard = (u8, Vec<(GroupId, u64)>);
+
 /// Node 2 as node 1 calls it.
 #[derive(Debug)]
 struct Other {
@@ -38,6 +40,10 @@ struct Other {
     router: Arc<Router>,
     lose_answers: AtomicBool,
     lose_calls: AtomicBool,
+    /// It is of the version before.
+    is_old: AtomicBool,
+    /// Formats and stored changes that it heard of.
+    heard: Mutex<Vec<Heard>>,
 }
 
 impl PeerCalls for Other {
@@ -54,6 +60,13 @@ impl PeerCalls for Other {
         let mut answer = lost.clone();
         if !self.lose_calls.load(Ordering::SeqCst) {
             let read = RouteCall::read(&payload).expect("legal");
+            if self.is_old.load(Ordering::SeqCst) && payload[0] > wire::ROUTES_OLD {
+                let refused = Err(NotAnswered::Refused { node_id, reason: "an unknown format".to_owned() });
+                return Box::pin(std::future::ready(refused));
+            }
+            if let RouteCall::Delta { stored, .. } = &read {
+                self.heard.lock().push((payload[0], stored.clone()));
+            }
             answer = Ok(Bytes::copy_from_slice(&[self.tables.take(1, &"boot".into(), read)]));
         }
         if self.lose_answers.load(Ordering::SeqCst) {
@@ -75,13 +88,15 @@ impl Pair {
     fn new() -> Self {
         let (here, there) = (router(), router());
         let clock = Arc::new(NodeClock::default());
-        let tables = Tables::new(there.clone(), clock.clone());
-        tables.set_reachable(vec![1]);
+        let tables = Tables::new(there.clone(), clock.clone(), false);
+        tables.set_peers(vec![1], vec![1]);
         let other = Arc::new(Other {
             tables,
             router: there,
             lose_answers: AtomicBool::new(false),
             lose_calls: AtomicBool::new(false),
+            is_old: AtomicBool::new(false),
+            heard: Mutex::default(),
         });
         let confirmations = Arc::<Confirmations>::default();
         let announcer = Announcer {
@@ -91,6 +106,7 @@ impl Pair {
             announced: here.announce(),
             confirmations: confirmations.clone(),
             rounds: 0,
+            format: wire::ROUTES_NEWEST,
         };
         let running = tokio::spawn(announcer.run());
         Self { other, here, confirmations, port: Arc::default(), running }
@@ -182,4 +198,32 @@ async fn p7_a_silent_node_is_waited_for_until_its_lease_is_over() {
     assert!(pair.sends("a"), "it sends everything by then");
     pair.subscribe("b", 2);
     pair.confirmed(2).await;
+}
+
+/// P7: a SUBACK of a durable session waits until the other node was told how far it has to follow the group.
+#[tokio::test]
+async fn p7_a_stored_subscription_is_told_before_it_is_confirmed() {
+    let pair = Pair::new();
+    until("the table is known", || pair.other.tables.are_known()).await;
+    assert!(pair.other.tables.is_certain());
+    let number = pair.here.stored_changed(GroupId(3), 77);
+    pair.confirmations.wait(number, pair.port.clone(), 1);
+    pair.confirmed(1).await;
+    assert!(pair.other.heard.lock().contains(&(wire::ROUTES_NEWEST, vec![(GroupId(3), 77)])));
+}
+
+/// DESIGN §8: a node of the version before is told what it can read, and a SUBACK does not wait for the rest for ever.
+#[tokio::test]
+async fn a_node_of_the_version_before_is_told_in_its_format() {
+    let pair = Pair::new();
+    pair.other.is_old.store(true, Ordering::SeqCst);
+    until("the table is known", || pair.other.tables.are_known()).await;
+    let number = pair.here.stored_changed(GroupId(3), 77);
+    pair.confirmations.wait(number, pair.port.clone(), 1);
+    pair.subscribe("a", 2);
+    pair.confirmed(1).await;
+    pair.confirmed(2).await;
+    assert!(pair.sends("a") && !pair.sends("b"));
+    let heard = pair.other.heard.lock().clone();
+    assert!(heard.iter().all(|(_, stored)| stored.is_empty()), "{heard:?}");
 }

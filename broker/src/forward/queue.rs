@@ -214,11 +214,16 @@ fn weight(forward: &Forward) -> usize {
     forward.message.len() + OVERHEAD
 }
 
-/// Tells those who wait, each port once.
 fn complete(forwards: impl IntoIterator<Item = Forward>) {
+    let waiters = forwards.into_iter().filter_map(|forward| forward.done);
+    answer(waiters, &Ok(Reply::Done { revision: 0, unchanged: false }));
+}
+
+/// Tells those who wait, each port once.
+pub(super) fn answer(waiters: impl IntoIterator<Item = Waiter>, reply: &Result<Reply, Arc<StorageError>>) {
     let mut ports: Vec<(Arc<dyn CompletionPort>, Replies)> = Vec::new();
-    for Waiter { port, token } in forwards.into_iter().filter_map(|forward| forward.done) {
-        let done = (token, Ok(Reply::Done { revision: 0, unchanged: false }));
+    for Waiter { port, token } in waiters {
+        let done = (token, reply.clone());
         let address = |port: &Arc<dyn CompletionPort>| Arc::as_ptr(port).cast::<()>();
         match ports.iter_mut().find(|(other, _)| address(other) == address(&port)) {
             Some((_, batch)) => batch.push(done),

@@ -43,7 +43,7 @@ impl Receiver {
             return Err(refusal);
         }
         let malformed = |error: wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
-        let (number, messages) = wire::read_batch(&call.payload).map_err(malformed)?;
+        let (number, messages, passed_over) = wire::read_batch(&call.payload).map_err(malformed)?;
         let (node, boot) = (call.peer.node_id, &call.peer.boot_id);
         let mut last = self.last.lock();
         if let Some(known) = last.get(&node)
@@ -53,6 +53,7 @@ impl Receiver {
             return Ok(known.taken.clone());
         }
         let (sender, taken) = watch::channel(());
+        self.workers.passed_over(passed_over);
         self.hand_over(messages, &Arc::new(Taken::new(sender)));
         if last.len() >= NODES_MAX {
             last.retain(|_, last| last.taken.has_changed().is_ok());

@@ -132,8 +132,6 @@ mod tests {
             segment_bytes: 1 << 20,
             checkpoint_bytes: 1 << 20,
             resident_bytes_max: 1 << 20,
-            inbox_messages_max: 10,
-            inbox_bytes_max: 1 << 20,
             peers: None,
             formation: Formation::Alone,
         };

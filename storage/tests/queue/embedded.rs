@@ -98,8 +98,7 @@ async fn checklist_5_a_lost_body_is_skipped_and_counted() {
     let change = database.begin_write().unwrap();
     {
         let mut rows = change.open_table(ROWS).unwrap();
-        let mut body = vec![12];
-        body.extend_from_slice(&2_u64.to_be_bytes());
+        let body = session::lifecycle::Group::body_key(2);
         assert!(rows.remove(body.as_slice()).unwrap().is_some(), "the second record has body 2");
     }
     change.commit().unwrap();
