@@ -56,7 +56,7 @@ fn a_revoked_user_is_gone_and_stays_gone() {
                     continue;
                 }
                 while client.is_alive() {
-                    let bytes = client.publish_bytes("from/alice", "x", 0, 0, &[]);
+                    let bytes = client.publish_bytes("from/alice", b"x", 0, 0, &[]);
                     client.send(&bytes);
                 }
             }
