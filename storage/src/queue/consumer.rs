@@ -59,6 +59,10 @@ struct Core {
     counters: [AtomicU64; 4],
     /// Claimed records of a group that are buffered or handed out and not settled.
     known: parking_lot::Mutex<BTreeSet<u64>>,
+    /// There may be claims that are ours and not known: a reply was lost, or a record was claimed again while its release was under way.
+    /// 0: there are none.
+    recheck: AtomicU64,
+    released: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +73,6 @@ struct State {
     /// Read and not worth handing out: to be settled without the application.
     skipped: Vec<RecordId>,
     sealed: Option<SealReason>,
-    /// The reply of a claim was lost: there may be records that are ours and not known here.
-    recheck: bool,
 }
 
 impl Consumer {
@@ -83,6 +85,8 @@ impl Consumer {
             left: tokio::sync::Mutex::new(false),
             counters: Default::default(),
             known: parking_lot::Mutex::default(),
+            recheck: AtomicU64::new(0),
+            released: Notify::new(),
         });
         let store = core.joined.store.clone();
         store.register(&(Arc::clone(&core) as Arc<dyn Child>))?;
@@ -215,6 +219,7 @@ impl Core {
                     }
                 }
                 () = &mut closing => {}
+                () = self.released.notified() => {}
                 () = &mut lost => return Err(QueueError::LeaseLost),
                 () = timeout => return Err(QueueError::NoNewMessage),
             }
@@ -274,7 +279,9 @@ impl Core {
     async fn fill_claims(&self, state: &mut State, target: usize) -> Result<(), QueueError> {
         let (member, channel) = (self.joined.bound.member, self.joined.bound.channel);
         let room = u32::try_from(target - state.buffer.len()).unwrap_or(u32::MAX);
-        let recheck = std::mem::replace(&mut state.recheck, true);
+        // Set until the reply is there: this future may be dropped.
+        let doubts = self.recheck.fetch_add(1, Ordering::AcqRel);
+        let recheck = doubts > 0;
         let claim = QueueCommand::Claim { member, max: room };
         let offsets = match self.ask(claim).await? {
             QueueReply::Claimed { offsets } => offsets,
@@ -301,7 +308,8 @@ impl Core {
             }
             from = next;
         }
-        state.recheck = false;
+        // Whatever raised it meanwhile keeps it raised.
+        let _ = self.recheck.compare_exchange(doubts + 1, 0, Ordering::AcqRel, Ordering::Acquire);
         Ok(())
     }
 
@@ -348,6 +356,10 @@ impl Core {
                         let mut known = self.known.lock();
                         for offset in offsets {
                             known.remove(offset);
+                        }
+                        if how == Settle::Release {
+                            self.recheck.fetch_add(1, Ordering::AcqRel);
+                            self.released.notify_one();
                         }
                     }
                     QueueReply::Settled { .. } => {}
