@@ -170,7 +170,8 @@ mod tests {
             watch.look();
             assert_eq!(watch.of(&boot).as_ref(), Some(&first));
         }
-        time.set_wall(12 * HOUR_MS);
+        // Another node is ahead.
+        storage::Clock::observe(&*clock, Millis(12 * HOUR_MS));
         time.advance_ms(10_000);
         watch.look();
         assert!(!watch.of(&boot).expect("seen").renewed_since(&first));

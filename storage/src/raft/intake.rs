@@ -300,24 +300,101 @@ mod tests {
         }))
     }
 
+    const MOST: u64 = u64::MAX;
+    const AT: Millis = Millis(u64::MAX);
+    const SESSION: SessionRef = SessionRef { lifetime: MOST, owner_generation: MOST };
+
+    fn will_key() -> WillKey {
+        WillKey { key: owner().key, session_generation: MOST, will_generation: MOST }
+    }
+
     fn samples() -> Vec<Command> {
-        let (most, at) = (u64::MAX, Millis(u64::MAX));
-        let (owner, key) = (owner(), owner().key);
-        let session = SessionRef { lifetime: most, owner_generation: most };
-        let will = WillKey { key: key.clone(), session_generation: most, will_generation: most };
-        let boot = Boot { node_id: most, boot_id: "b".repeat(128).into() };
+        [small(), of_boots(), of_owners(), of_filters(), of_messages(), of_wills(), of_queues()].concat()
+    }
+
+    fn small() -> Vec<Command> {
+        vec![
+            Command::Ack {
+                session: SESSION,
+                acks: vec![Ack { offset: MOST, kind: AckKind::Received }; 1_000],
+            },
+            Command::Receive { session: SESSION, packet_id: u16::MAX },
+            Command::Release { session: SESSION, packet_id: u16::MAX },
+            Command::Tidy,
+            Command::Sent { session: SESSION, through: MOST },
+            Command::Quotas { messages: MOST, bytes: MOST },
+            Command::QuotaRule(QuotaRule::End),
+            Command::RetainedQuota(MOST),
+            Command::StampRetention { ms: MOST },
+        ]
+    }
+
+    fn of_boots() -> Vec<Command> {
+        let boot = Boot { node_id: MOST, boot_id: "b".repeat(128).into() };
         let proof = RetireProof::Attested { text: "a".repeat(1_000).into() };
+        vec![
+            Command::BootStart { lease_until: AT },
+            Command::BootRenew { revision: MOST, lease_until: AT },
+            Command::BootRetire { boot: boot.clone(), proof: proof.clone(), observed_at: AT },
+            Command::BootRetireSilent { boot, revision: MOST, proof, observed_at: AT },
+        ]
+    }
+
+    fn of_owners() -> Vec<Command> {
+        let (owner, key) = (owner(), owner().key);
+        let Command::Connect(with_will) = connect() else { unreachable!() };
+        let template =
+            WillTemplate { message: message(), delay_sec: u32::MAX, message_expiry_sec: Some(u32::MAX) };
+        let with_will = Connect { will: Some(template), ..*with_will };
+        vec![
+            connect(),
+            Command::Connect(Box::new(with_will)),
+            Command::Disconnect(Box::new(Disconnect {
+                owner: owner.clone(),
+                kind: DisconnectKind::WithWill,
+                observed_at: AT,
+                expiry_sec: Some(u32::MAX),
+                sent_through: MOST,
+            })),
+            Command::End(Box::new(End {
+                owner,
+                revision: MOST,
+                reason: EndReason::Explicit,
+                observed_at: AT,
+                will: WillMode::Suppress,
+                sent_through: MOST,
+            })),
+            Command::Reconcile { key: key.clone(), revision: MOST },
+            Command::Reclaim { key: key.clone(), revision: MOST, limit: u32::MAX, binding_until: AT },
+            Command::ReleaseBinding { key },
+        ]
+    }
+
+    fn of_filters() -> Vec<Command> {
         let filter: Arc<str> = "f".repeat(60_000).into();
-        let options = SubscriptionOptions { identifier: u32::MAX, ..SubscriptionOptions::default() };
+        let options = SubscriptionOptions {
+            qos: QoS::ExactlyOnce,
+            no_local: true,
+            retain_as_published: true,
+            identifier: u32::MAX,
+        };
+        let rows = vec![SubscriptionRow { filter: Arc::clone(&filter), options }; 100];
+        vec![
+            Command::Subscribe { session: SESSION, filters: rows },
+            Command::Unsubscribe { session: SESSION, filters: vec![filter; 100] },
+        ]
+    }
+
+    fn of_messages() -> Vec<Command> {
         let target = Inbox {
-            lifetime: most,
+            lifetime: MOST,
             qos: QoS::ExactlyOnce,
             retain: true,
             identifiers: [u32::MAX; 3].into_iter().collect(),
             shared: true,
         };
         let stamp =
-            Stamp::Publisher { key: key.clone(), lifetime: most, packet_id: u16::MAX, sequence: most };
+            Stamp::Publisher { key: owner().key, lifetime: MOST, packet_id: u16::MAX, sequence: MOST };
         let append = |targets| {
             Box::new(Append {
                 message: message(),
@@ -325,86 +402,52 @@ mod tests {
                 targets: vec![target.clone(); targets],
             })
         };
+        vec![
+            Command::Append(append(0)),
+            Command::Feed(append(10_000)),
+            Command::Retain { message: message(), stamp: Some(Stamp::Will(will_key())) },
+        ]
+    }
+
+    fn of_wills() -> Vec<Command> {
+        vec![
+            Command::WillClaim { will: will_key(), lease_until: AT },
+            Command::WillPublished { will: will_key() },
+            Command::WillReject { will: will_key() },
+        ]
+    }
+
+    fn of_queues() -> Vec<Command> {
         let bind = Bind {
             target: Target::Named {
                 name: "q".repeat(1_024).into(),
                 kind: Kind::Group,
-                spec: Spec { messages_max: most, bytes_max: most, ttl_ms: most },
+                spec: Spec { messages_max: MOST, bytes_max: MOST, ttl_ms: MOST },
             },
             role: Role::Consumer { credit: u32::MAX },
-            lease: Hold::Foreign { incarnation: most, lease: most },
-            nonce: most,
+            lease: Hold::Foreign { incarnation: MOST, lease: MOST },
+            nonce: MOST,
             weight: u32::MAX,
             label: "l".repeat(1_024).into(),
         };
-        let Command::Connect(with_will) = connect() else { unreachable!() };
-        let template =
-            WillTemplate { message: message(), delay_sec: u32::MAX, message_expiry_sec: Some(u32::MAX) };
-        let with_will = Connect { will: Some(template), ..*with_will };
+        let (messages, delivered) = (vec![message(), message()], vec![(MOST, MOST); 1_000]);
+        let ack = QueueCommand::Ack {
+            member: MOST,
+            channel: MOST,
+            epoch: MOST,
+            through: MOST,
+            sparse: vec![MOST; 1_000],
+        };
         vec![
-            Command::BootStart { lease_until: at },
-            Command::BootRenew { revision: most, lease_until: at },
-            Command::BootRetire { boot: boot.clone(), proof: proof.clone(), observed_at: at },
-            Command::BootRetireSilent { boot, revision: most, proof, observed_at: at },
-            connect(),
-            Command::Connect(Box::new(with_will)),
-            Command::Disconnect(Box::new(Disconnect {
-                owner: owner.clone(),
-                kind: DisconnectKind::WithWill,
-                observed_at: at,
-                expiry_sec: Some(u32::MAX),
-                sent_through: most,
-            })),
-            Command::End(Box::new(End {
-                owner,
-                revision: most,
-                reason: EndReason::Explicit,
-                observed_at: at,
-                will: WillMode::Suppress,
-                sent_through: most,
-            })),
-            Command::Reconcile { key: key.clone(), revision: most },
-            Command::Subscribe {
-                session,
-                filters: vec![SubscriptionRow { filter: Arc::clone(&filter), options }; 100],
-            },
-            Command::Unsubscribe { session, filters: vec![filter; 100] },
-            Command::Append(append(0)),
-            Command::Feed(append(10_000)),
-            Command::Ack { session, acks: vec![Ack { offset: most, kind: AckKind::Received }; 1_000] },
-            Command::Receive { session, packet_id: u16::MAX },
-            Command::Release { session, packet_id: u16::MAX },
-            Command::Retain { message: message(), stamp: Some(Stamp::Will(will.clone())) },
-            Command::WillClaim { will: will.clone(), lease_until: at },
-            Command::WillPublished { will: will.clone() },
-            Command::WillReject { will },
-            Command::Reclaim { key: key.clone(), revision: most, limit: u32::MAX, binding_until: at },
-            Command::ReleaseBinding { key },
-            Command::Tidy,
-            Command::Sent { session, through: most },
-            Command::Quotas { messages: most, bytes: most },
-            Command::QuotaRule(QuotaRule::End),
-            Command::RetainedQuota(most),
-            Command::StampRetention { ms: most },
-            Command::Lease(LeaseCommand::Keepalive { leases: vec![most; 1_000] }),
-            Command::Lease(LeaseCommand::Arm { lease: most, ttl_ms: most }),
+            Command::Lease(LeaseCommand::Keepalive { leases: vec![MOST; 1_000] }),
+            Command::Lease(LeaseCommand::Arm { lease: MOST, ttl_ms: MOST }),
             Command::Queue(QueueCommand::Bind(Box::new(bind))),
-            Command::Queue(QueueCommand::Leave { member: most, delivered: vec![(most, most); 1_000] }),
-            Command::Queue(QueueCommand::Append {
-                member: most,
-                sequence: most,
-                messages: vec![message(), message()],
-            }),
-            Command::Queue(QueueCommand::Ack {
-                member: most,
-                channel: most,
-                epoch: most,
-                through: most,
-                sparse: vec![most; 1_000],
-            }),
+            Command::Queue(QueueCommand::Leave { member: MOST, delivered }),
+            Command::Queue(QueueCommand::Append { member: MOST, sequence: MOST, messages }),
+            Command::Queue(ack),
             Command::Queue(QueueCommand::Settle {
-                member: most,
-                settles: vec![(most, Settle::Discard); 1_000],
+                member: MOST,
+                settles: vec![(MOST, Settle::Discard); 1_000],
             }),
         ]
     }
