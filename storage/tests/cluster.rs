@@ -323,6 +323,33 @@ async fn a_node_that_is_added_again_is_dialled_where_it_says() {
     assert_eq!(read(&fourth, "t").as_deref(), Some("v"));
 }
 
+/// P5 [MQTT-4.6.0-6]: what was asked for behind a change that is lost is not done before the change is repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_overtakes_a_lost_change() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t");
+    let at = stores[0].status()[usize::from(group.0)].leader.unwrap();
+    let leader = stores[usize::try_from(at).unwrap() - 1].clone();
+    let last = |store: &Store| store.status()[usize::from(group.0)].last_index;
+    net.isolate(at);
+    let before = last(&leader);
+    let call = |payload: &'static str| {
+        let leader = leader.clone();
+        tokio::spawn(async move { leader.call(group, retain("t", payload)).await })
+    };
+    let first = call("first");
+    eventually("the first is in the log", || last(&leader) > before).await;
+    let second = call("second");
+    let lost = tokio::time::timeout(Duration::from_secs(15), first).await.expect("bounded").unwrap();
+    net.heal();
+    assert!(lost.is_err());
+    let second = tokio::time::timeout(Duration::from_secs(15), second).await.expect("bounded").unwrap();
+    assert!(second.is_err(), "it was done before the first was repeated");
+    persist(&leader, group, retain("u", "after")).await;
+    assert_ne!(read(&leader, "t").as_deref(), Some("second"));
+}
+
 /// P9: a follower that is behind catches up over a slow link, also with an entry that takes longer than a heartbeat.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backlog_drains_over_a_slow_link() {

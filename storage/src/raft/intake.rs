@@ -89,6 +89,17 @@ impl Intake {
         refuse(waiting.into_iter().map(|proposal| proposal.done).collect(), &error);
     }
 
+    /// Refuses what waits: it was asked for behind a change whose fate is unknown now. Its connection repeats that change, and what came
+    /// later must not stand before the repetition ([MQTT-4.6.0-6]).
+    fn give_up(&self, error: &Arc<StorageError>) {
+        let waiting = {
+            let mut state = self.state.lock();
+            state.bytes = 0;
+            std::mem::take(&mut state.waiting)
+        };
+        refuse(waiting.into_iter().map(|proposal| proposal.done).collect(), error);
+    }
+
     /// The next log entry's commands and waiters; `None` when closed.
     async fn next(&self) -> Option<(Vec<Command>, Vec<Done>)> {
         loop {
@@ -150,6 +161,9 @@ pub(super) async fn run(group: RaftGroup, boot: Boot, clock: Arc<dyn Clock>) {
             proposed.lost(&error);
             intake.close(error);
             return;
+        }
+        if let Some(error) = proposed.failure() {
+            intake.give_up(&error);
         }
     }
 }
