@@ -6,6 +6,9 @@
 //! every answer for ever, so that each may be late, lost (never taken) or doubled; time is what may pass between any two steps, bound only by
 //! the one assumption that the design makes: the local end of a lease comes before its committed end plus drift. The simulation (`sim`) runs
 //! the real registry and rows under the same faults, but not in all orders.
+//!
+//! States that no later step tells apart are one (`State::forget`): what an owner saw once it stopped, answers about a retired boot. Within its
+//! bounds (two nodes, three CONNECTs, the faults of `Ownership`) a search looks at every reachable state.
 
 mod explore;
 mod ownership;

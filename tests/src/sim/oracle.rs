@@ -279,6 +279,14 @@ impl State {
         if self.normal.contains(&owner) {
             world.fail(&format!("P6: the Will of {} went out after its DISCONNECT", owner.key.client_id));
         }
+        let serves = |node: &&Arc<Node>| {
+            let same = node.boot.boot_id == owner.boot_id && !self.retired.contains(&owner.boot_id);
+            same && node.sockets.is_open(&owner) && !node.owners.lapsed_at(node.clock.tick())
+        };
+        if world.alive().iter().any(|node| serves(&node)) {
+            world
+                .fail(&format!("P6: the Will of {} went out while its owner may serve", owner.key.client_id));
+        }
         self.fired.insert(owner);
     }
 }
