@@ -96,9 +96,16 @@ pub async fn rage(world: Arc<World>) {
             }
             11 => copy_directory(&world, at),
             12 | 13 => outlive(&world, at),
+            14 if world.chance.happens(500) => power_cut(&world),
             _ => retire(&world, at),
         }
     }
+}
+
+/// All nodes at once: what a majority has not synced is gone.
+fn power_cut(world: &Arc<World>) {
+    crate::step!(world, "the power goes");
+    (0..world.nodes()).for_each(|at| crash(world, at));
 }
 
 fn crash(world: &Arc<World>, at: usize) {
@@ -241,7 +248,7 @@ fn outlive(world: &Arc<World>, at: usize) {
     crate::step!(world, "node {} hears late", at + 1);
     let others = move |world: &World| (0..world.nodes()).filter(move |other| *other != at);
     for other in others(world) {
-        world.set_link(other, at, |link| link.delay_ms = (1_200, 1_800));
+        world.set_link(other, at, |link| link.delay_ms = (800, 1_200));
     }
     let (pause, steps) = (world.chance.between(1_200, 3_500), world.chance.happens(500));
     let world = world.clone();
