@@ -18,6 +18,8 @@ pub enum Mutant {
     AckBeforeSync,
     /// An unanswered node is taken for dead at once, and its armed Wills are published.
     WillFromStaleOwner,
+    /// A node counts the delay of the Will of a connection that it lost by itself, and publishes whoever owns the session by then.
+    WillByOwnTimer,
     /// The executor of a Will publishes it without its stamp, and once more to be sure.
     WillTwice,
     /// A delivery gets the next free packet id, not the one of its offset.
@@ -49,14 +51,15 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    /// Those that the oracle is shown to notice within a few seeds; `tests/mutants/README.md` says what the others need.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::SkipProofAfterLease,
         Self::SkipProofOnError,
         Self::FollowSuccessor,
         Self::TakeoverWithoutDrain,
         Self::AckBeforeCommit,
+        Self::AckBeforeSync,
         Self::WillFromStaleOwner,
+        Self::WillByOwnTimer,
         Self::WillTwice,
         Self::PacketIdOfConnection,
         Self::ResendWithoutDup,
@@ -68,6 +71,7 @@ impl Mutant {
         Self::CopiedDirectory,
         Self::AttestWithoutWait,
         Self::AttestByWallClock,
+        Self::LeaseFromCommit,
         Self::PassLostBatch,
         Self::AnyUser,
     ];
