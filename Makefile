@@ -5,7 +5,7 @@ VENV  := target/venv
 # Seconds that `make sim` and `make chaos` take.
 T     ?= 600
 
-.PHONY: run test lint bench fuzz soak sim model chaos setup help
+.PHONY: run test lint bench fuzz soak sim mutants model chaos setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -38,6 +38,10 @@ soak:            ## kill -9 under load, 200 rounds instead of the 20 of `make te
 sim:             ## The seeded simulation over fresh seeds for T=600 seconds; EXACTMQ_SIM_SEED=n runs one seed
 	$(CARGO) build --locked --workspace --features broker/store-sled,storage/etcd --profile ci --bin sim
 	target/ci/sim --seconds $(T)
+
+mutants:         ## Every deliberate breakage of the simulation with the seeds 1 to 64: which of them catch it (`make test` runs one seed of each)
+	$(CARGO) build --locked --workspace --features broker/store-sled,storage/etcd --profile ci --bin sim
+	target/ci/sim mutants 64
 
 model:           ## The model of the ownership protocol with more faults at once than in `make test` (millions of states, a minute or two)
 	EXACTMQ_MODEL=large $(CARGO) nextest run --locked --workspace --features broker/store-sled,storage/etcd --cargo-profile ci --no-capture -E 'binary(model)'

@@ -31,28 +31,29 @@ struct Conn {
 /// All connections of one load.
 pub(crate) struct Io {
     poll: Poll,
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     conns: Vec<Option<Conn>>,
     dirty: Vec<usize>,
     scratch: Vec<u8>,
 }
 
 impl Io {
-    pub(crate) fn new(address: SocketAddr) -> Result<Self> {
+    pub(crate) fn new(addresses: &[SocketAddr]) -> Result<Self> {
         Ok(Self {
             poll: Poll::new().context("epoll")?,
-            address,
+            addresses: addresses.to_vec(),
             conns: Vec::new(),
             dirty: Vec::new(),
             scratch: vec![0; 1 << 18],
         })
     }
 
-    /// Opens a connection and returns its number.
+    /// Opens a connection and returns its number. The nodes of a cluster take turns.
     pub(crate) fn open(&mut self) -> Result<usize> {
-        let mut stream = TcpStream::connect(self.address).context("connect")?;
-        stream.set_nodelay(true).context("nodelay")?;
         let token = self.conns.len();
+        let address = self.addresses[token % self.addresses.len()];
+        let mut stream = TcpStream::connect(address).context("connect")?;
+        stream.set_nodelay(true).context("nodelay")?;
         self.poll.registry().register(&mut stream, Token(token), Interest::READABLE | Interest::WRITABLE)?;
         self.conns.push(Some(Conn { stream, input: Vec::new(), output: Vec::new(), blocked: true }));
         Ok(token)

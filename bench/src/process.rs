@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,11 +16,12 @@ pub(crate) enum Kind {
     Mosquitto,
 }
 
-/// A running broker.
+/// A running broker: one process, or the nodes of a cluster.
 pub(crate) struct Broker {
-    child: Child,
+    nodes: Vec<Child>,
     pub(crate) kind: Kind,
-    pub(crate) address: SocketAddr,
+    /// Where the nodes listen, in their order.
+    pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) dir: PathBuf,
     settings: Vec<String>,
 }
@@ -43,33 +45,77 @@ impl Kind {
 impl Broker {
     /// Starts it in `dir`; `settings` are ExactMQ's `--set` arguments.
     pub(crate) fn start(kind: Kind, dir: &Path, settings: &[&str]) -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
-        let child = spawn(kind, dir, port, &settings)?;
-        let mut broker = Self { child, kind, address: port, dir: dir.to_owned(), settings };
-        broker.wait()?;
+        let mut broker =
+            Self { nodes: Vec::new(), kind, addresses: Vec::new(), dir: dir.to_owned(), settings };
+        broker.add(dir, Vec::new())?;
         Ok(broker)
     }
 
-    /// kill -9, then a start on the same data; returns how long it took until a connection was accepted.
+    /// Starts `count` nodes of ExactMQ as one cluster. They share both cores with the load.
+    pub(crate) fn start_cluster(count: usize, dir: &Path, settings: &[&str]) -> Result<Self> {
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let kind = Kind::ExactMq;
+        let mut broker =
+            Self { nodes: Vec::new(), kind, addresses: Vec::new(), dir: dir.to_owned(), settings };
+        let secret = dir.join("secret");
+        std::fs::write(&secret, "the secret of a measurement on loopback only")?;
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600))?;
+        let mut first: Option<String> = None;
+        for id in 1..=count {
+            let (own, peer) = (dir.join(format!("node{id}")), free_port()?);
+            std::fs::create_dir(&own)?;
+            let mut more =
+                vec!["--node-id".to_owned(), id.to_string(), "--peer".to_owned(), peer.to_string()];
+            let secret = format!("cluster.secret_file={}", secret.display());
+            more.extend([
+                "--set".to_owned(),
+                secret,
+                "--set".to_owned(),
+                "cluster.trusted_network=true".to_owned(),
+            ]);
+            broker.add(&own, more)?;
+            let data = own.join("data");
+            let mut command = Command::new(exactmq()?);
+            match &first {
+                None => command.args(["cluster", "init", "--data-dir"]).arg(&data),
+                Some(first) => command.args(["cluster", "join", first, "--data-dir"]).arg(&data),
+            };
+            let output = command.output()?;
+            if !output.status.success() {
+                bail!("node {id} is not in the cluster: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            first.get_or_insert_with(|| peer.to_string());
+        }
+        Ok(broker)
+    }
+
+    fn add(&mut self, dir: &Path, more: Vec<String>) -> Result<()> {
+        let address = free_port()?;
+        self.nodes.push(spawn(self.kind, dir, address, &self.settings, &more)?);
+        self.addresses.push(address);
+        self.wait(self.nodes.len() - 1)
+    }
+
+    /// kill -9 of a single broker, then a start on the same data; returns how long it took until a connection was accepted.
     pub(crate) fn crash_and_restart(&mut self) -> Result<Duration> {
-        self.child.kill()?;
-        self.child.wait()?;
+        self.nodes[0].kill()?;
+        self.nodes[0].wait()?;
         let started = Instant::now();
-        self.child = spawn(self.kind, &self.dir, self.address, &self.settings)?;
-        self.wait()?;
+        self.nodes[0] = spawn(self.kind, &self.dir, self.addresses[0], &self.settings, &[])?;
+        self.wait(0)?;
         Ok(started.elapsed())
     }
 
+    /// CPU time and memory of all nodes.
     pub(crate) fn usage(&self) -> Result<Usage> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let fields: Vec<&str> =
-            stat.rsplit_once(')').context("a command name")?.1.split_whitespace().collect();
-        // utime and stime, fields 14 and 15 of proc(5), in ticks of 10 ms.
-        let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-        // rss, field 24, in pages.
-        let pages: u64 = fields[21].parse()?;
-        Ok(Usage { cpu: Duration::from_millis(ticks * 10), resident_bytes: pages * 4_096 })
+        let mut sum = Usage { cpu: Duration::ZERO, resident_bytes: 0 };
+        for node in &self.nodes {
+            let one = usage_of(node.id())?;
+            sum.cpu += one.cpu;
+            sum.resident_bytes += one.resident_bytes;
+        }
+        Ok(sum)
     }
 
     /// Entries of all groups' logs so far, from ExactMQ's metrics page.
@@ -90,14 +136,15 @@ impl Broker {
         entries.sum::<Result<u64>>().context("the metrics page")
     }
 
-    fn wait(&mut self) -> Result<()> {
+    fn wait(&mut self, node: usize) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(self.address).is_err() {
-            if let Some(status) = self.child.try_wait()? {
+        let address = self.addresses[node];
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = self.nodes[node].try_wait()? {
                 bail!("{} ended at start: {status}; see {}", self.kind.name(), self.dir.display());
             }
             if Instant::now() > end {
-                bail!("{} does not listen on {}", self.kind.name(), self.address);
+                bail!("{} does not listen on {address}", self.kind.name());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -107,12 +154,29 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for node in &mut self.nodes {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
     }
 }
 
-fn spawn(kind: Kind, dir: &Path, address: SocketAddr, settings: &[String]) -> Result<Child> {
+fn free_port() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+fn usage_of(pid: u32) -> Result<Usage> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields: Vec<&str> = stat.rsplit_once(')').context("a command name")?.1.split_whitespace().collect();
+    // utime and stime, fields 14 and 15 of proc(5), in ticks of 10 ms.
+    let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+    // rss, field 24, in pages.
+    let pages: u64 = fields[21].parse()?;
+    Ok(Usage { cpu: Duration::from_millis(ticks * 10), resident_bytes: pages * 4_096 })
+}
+
+/// `more`: arguments of a node of a cluster, which is not alone on its core.
+fn spawn(kind: Kind, dir: &Path, address: SocketAddr, settings: &[String], more: &[String]) -> Result<Child> {
     let program = match kind {
         Kind::ExactMq => exactmq()?,
         Kind::Mosquitto => PathBuf::from("/usr/sbin/mosquitto"),
@@ -120,12 +184,14 @@ fn spawn(kind: Kind, dir: &Path, address: SocketAddr, settings: &[String]) -> Re
     let log = std::fs::File::options().create(true).append(true).open(dir.join("log"))?;
     // `ulimit` first: the soft limit of descriptors is often 1,024.
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n \"$(ulimit -Hn)\"; exec taskset -c 0 \"$@\"", "sh"]).arg(program);
+    let cores = if more.is_empty() { "0" } else { "0,1" };
+    let script = format!("ulimit -n \"$(ulimit -Hn)\"; exec taskset -c {cores} \"$@\"");
+    command.args(["-c", &script, "sh"]).arg(program);
     match kind {
         Kind::ExactMq => {
             command.arg("serve").arg("--data-dir").arg(dir.join("data"));
             command.args(["--mqtt", &address.to_string(), "--admin", "127.0.0.1:0"]);
-            command.args(["--set", "node.workers=1"]);
+            command.args(["--set", "node.workers=1"]).args(more);
             for setting in settings {
                 command.args(["--set", setting]);
             }

@@ -16,6 +16,8 @@ struct Scenario {
     target: &'static str,
     /// mosquitto has nothing to compare (it acknowledges before anything is on disk).
     durable_only: bool,
+    /// 1, or the nodes of a cluster.
+    nodes: usize,
     settings: &'static [&'static str],
     measure: fn(&mut Broker, f64) -> Result<Parts>,
 }
@@ -33,6 +35,7 @@ macro_rules! flow {
             name: $name,
             target: $target,
             durable_only: false,
+            nodes: 1,
             settings: NO_SETTINGS,
             measure: |broker, seconds| one(flow::run(broker, $shape, seconds)?),
         }
@@ -45,9 +48,16 @@ macro_rules! durable {
             name: $name,
             target: $target,
             durable_only: true,
+            nodes: 1,
             settings: DEEP_INBOX,
             measure: |broker, seconds| one(flow::run(broker, $shape, seconds)?),
         }
+    };
+}
+
+macro_rules! cluster {
+    ($name:literal, $target:literal, $shape:expr) => {
+        Scenario { nodes: 3, ..durable!($name, $target, $shape) }
     };
 }
 
@@ -57,6 +67,7 @@ macro_rules! other {
             name: $name,
             target: $target,
             durable_only: $durable_only,
+            nodes: 1,
             settings: $settings,
             measure: $measure,
         }
@@ -129,6 +140,16 @@ const SCENARIOS: &[Scenario] = &[
         "1 k/s (1 M references/s)",
         Shape { durable: true, absent: true, ..Shape::new(1, 1_000, false, 1, 64, 100) }
     ),
+    cluster!(
+        "cluster durable q1 1000 pubs, absent",
+        "60 k/s",
+        Shape { durable: true, absent: true, ..Shape::new(1_000, 1, true, 1, 64, 20) }
+    ),
+    cluster!(
+        "cluster durable q1 64 pubs w1, absent",
+        "p50 and p99",
+        Shape { durable: true, absent: true, ..Shape::new(64, 1, true, 1, 64, 1) }
+    ),
     other!("restart, 1 M queued", "5 s", DEEP_INBOX, true, |broker, _| {
         let phases = queue::offline(broker, 100, 10_000, true)?;
         let restart = phases.restart.unwrap_or_default();
@@ -188,6 +209,9 @@ pub(crate) fn run(kind: Kind, name: &str, seconds: f64) -> Result<()> {
 
 fn once(kind: Kind, scenario: &Scenario, seconds: f64) -> Result<Parts> {
     let dir = tempfile::tempdir()?;
-    let mut broker = Broker::start(kind, dir.path(), scenario.settings)?;
+    let mut broker = match scenario.nodes {
+        1 => Broker::start(kind, dir.path(), scenario.settings)?,
+        nodes => Broker::start_cluster(nodes, dir.path(), scenario.settings)?,
+    };
     (scenario.measure)(&mut broker, seconds)
 }

@@ -37,7 +37,7 @@ impl Bench {
         self.index += 1;
         self.outcome = Outcome::default();
         let started = Instant::now();
-        self.group.apply(self.index, &batch, &mut self.outcome);
+        self.group.apply(self.index, 0, &batch, &mut self.outcome);
         started.elapsed()
     }
 

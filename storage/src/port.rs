@@ -11,6 +11,12 @@ use crate::{GroupId, StorageError};
 pub trait CompletionPort: Send + Sync + std::fmt::Debug {
     /// Tokens as given in [`Done::Port`], in commit order. An error means that the fate of the command is unknown.
     fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>);
+
+    /// Whether an error was told that its proposer has not taken in yet: what it proposes meanwhile, in ignorance of what was lost before, is
+    /// refused. Asked within `Store::propose`.
+    fn is_behind(&self) -> bool {
+        false
+    }
 }
 
 /// Takes messages appended to attached inboxes. Called on a storage thread in commit order: must not block.
@@ -52,4 +58,10 @@ pub enum Done {
     Nobody,
     Once(tokio::sync::oneshot::Sender<Result<Reply, Arc<StorageError>>>),
     Port { port: Arc<dyn CompletionPort>, token: u64 },
+}
+
+impl Done {
+    pub(crate) fn is_behind(&self) -> bool {
+        matches!(self, Self::Port { port, .. } if port.is_behind())
+    }
 }

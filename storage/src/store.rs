@@ -251,6 +251,12 @@ impl Store {
         self.group(group).intake.submit(proposals);
     }
 
+    /// Answers `done` once nothing that this boot proposed to the group, and whose fate is unknown now, can take effect any more. An error:
+    /// that will never be known here, the group has stopped. Never blocks.
+    pub fn decide(&self, group: GroupId, done: Done) {
+        self.group(group).intake.decide(done);
+    }
+
     /// Proposes one command and waits for its reply.
     ///
     /// # Errors

@@ -16,7 +16,9 @@ use session::id::Boot;
 use session::lifecycle::{Command, Reply};
 use session::message::Message;
 use session::time::Millis;
-use storage::{Formation, GroupId, Options, PeerAddress, PeerError, PeerFuture, Peers, StorageError, Store};
+use storage::{
+    Done, Formation, GroupId, Options, PeerAddress, PeerError, PeerFuture, Peers, StorageError, Store,
+};
 use support::{TestClock, eventually};
 
 /// An address where nobody is.
@@ -348,6 +350,31 @@ async fn nothing_overtakes_a_lost_change() {
     assert!(second.is_err(), "it was done before the first was repeated");
     persist(&leader, group, retain("u", "after")).await;
     assert_ne!(read(&leader, "t").as_deref(), Some("second"));
+}
+
+/// P5: a change whose fate is unknown is decided by the next one, not by time; then it has taken effect, or never will.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_change_is_decided_when_a_later_one_is_applied() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t");
+    let at = stores[0].status()[usize::from(group.0)].leader.unwrap();
+    let store = stores[usize::try_from(at).unwrap() - 1].clone();
+    net.isolate(at);
+    let lost = tokio::time::timeout(Duration::from_secs(15), store.call(group, retain("t", "lost")));
+    assert!(lost.await.expect("bounded").is_err());
+    let (sender, mut decided) = tokio::sync::oneshot::channel();
+    store.decide(group, Done::Once(sender));
+    let later = tokio::time::timeout(Duration::from_secs(15), store.call(group, retain("u", "later")));
+    assert!(later.await.expect("bounded").is_err(), "nothing is done without a majority");
+    assert!(decided.try_recv().is_err(), "nobody can know");
+    net.heal();
+    let decided = tokio::time::timeout(Duration::from_secs(30), decided).await.expect("bounded").unwrap();
+    assert!(decided.is_ok());
+    let before = read(&store, "t");
+    let other = &stores[usize::try_from(at).unwrap() % 3];
+    persist(other, group, retain("u", "after")).await;
+    assert_eq!(read(other, "t"), before, "it took effect after it was decided that it had not");
 }
 
 /// P9: a follower that is behind catches up over a slow link, also with an entry that takes longer than a heartbeat.

@@ -13,7 +13,7 @@ use crate::wire;
 
 /// Connects `count` clients, 64 at a time, with or without a subscription; then counts bytes per idle connection.
 pub(crate) fn connect(broker: &Broker, count: usize, subscribe: bool) -> Result<Figures> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let specs: Vec<Spec> = (0..count)
         .map(|n| {
             if subscribe {
@@ -39,7 +39,7 @@ pub(crate) fn connect(broker: &Broker, count: usize, subscribe: bool) -> Result<
 
 /// CPU of `count` idle connections over ten seconds, as a fraction of a core in the `cpu_us` of one second.
 pub(crate) fn idle(broker: &Broker, count: usize) -> Result<Figures> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let specs: Vec<Spec> = (0..count).map(|n| Spec::plain(format!("c{n}"))).collect();
     connect_all(&mut io, &specs, 64)?;
     std::thread::sleep(Duration::from_secs(1));
@@ -51,7 +51,7 @@ pub(crate) fn idle(broker: &Broker, count: usize) -> Result<Figures> {
 
 /// `count` durable sessions of which `connected` stay connected: CPU at rest as in [`idle`], log entries per second as the rate.
 pub(crate) fn idle_durable(broker: &Broker, count: usize, connected: usize) -> Result<Figures> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let spec =
         |n| Spec { clean: false, ..Spec::subscriber(format!("d{n}"), format!("device/{n}/command"), 1) };
     let specs: Vec<Spec> = (0..count).map(spec).collect();
@@ -76,7 +76,7 @@ pub(crate) fn idle_durable(broker: &Broker, count: usize, connected: usize) -> R
 /// Connects and disconnects clean sessions, 16 at a time; with `same_ids` the 16 slots keep their ClientIDs and never disconnect, so that
 /// every connect is a takeover.
 pub(crate) fn churn(broker: &Broker, same_ids: bool, seconds: f64) -> Result<Figures> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let before = broker.usage()?;
     let mut load = Churn {
         same_ids,

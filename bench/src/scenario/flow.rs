@@ -3,6 +3,7 @@
 //! The payload carries the time at which the message was *due*, so that a stalled broker is charged for every message that
 //! waited (no coordinated omission).
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -49,7 +50,7 @@ impl Shape {
 
 /// Runs the flow for `seconds` after a warm-up of a quarter of that.
 pub(crate) fn run(broker: &Broker, shape: Shape, seconds: f64) -> Result<Figures> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let topics = if shape.own_topic { shape.publishers } else { 1 };
     let subscribers: Vec<Spec> = (0..topics * shape.fan_out)
         .map(|n| {
@@ -60,7 +61,7 @@ pub(crate) fn run(broker: &Broker, shape: Shape, seconds: f64) -> Result<Figures
     let subs = connect_all(&mut io, &subscribers, 64)?;
     if shape.absent {
         io.close_all();
-        io = Io::new(broker.address)?;
+        io = Io::new(&broker.addresses)?;
     }
     let publishers: Vec<Spec> = (0..shape.publishers).map(|n| Spec::plain(format!("pub{n}"))).collect();
     let pubs = connect_all(&mut io, &publishers, 64)?;
@@ -80,6 +81,8 @@ struct Publisher {
     acked: u64,
     delivered: u64,
     next_id: u16,
+    /// When what is not acknowledged was sent; only where acknowledgements are what is measured.
+    unacked: VecDeque<u64>,
 }
 
 enum Phase {
@@ -118,7 +121,8 @@ impl Flow {
             by_conn.resize(by_conn.len().max(conn + 1), usize::MAX);
             by_conn[conn] = index;
             let topic = format!("flow/{}", if shape.own_topic { index } else { 0 });
-            publishers.push(Publisher { conn, topic, sent: 0, acked: 0, delivered: 0, next_id: 0 });
+            let unacked = VecDeque::new();
+            publishers.push(Publisher { conn, topic, sent: 0, acked: 0, delivered: 0, next_id: 0, unacked });
         }
         Self {
             shape,
@@ -178,6 +182,9 @@ impl Flow {
         let publisher = &mut self.publishers[index];
         publisher.next_id = if publisher.next_id == u16::MAX { 1 } else { publisher.next_id + 1 };
         publisher.sent += 1;
+        if self.shape.absent {
+            publisher.unacked.push_back(due);
+        }
         if let Some(out) = io.output(publisher.conn) {
             wire::publish(&publisher.topic, self.shape.qos, false, publisher.next_id, &self.payload, out);
         }
@@ -223,7 +230,9 @@ impl Load for Flow {
                     self.by_conn.get(conn).and_then(|index| self.publishers.get_mut(*index))
                 {
                     publisher.acked += 1;
-                    self.counted += u64::from(self.per_message == 0);
+                    if let Some(due) = publisher.unacked.pop_front() {
+                        self.record(due);
+                    }
                 }
                 return;
             }

@@ -23,7 +23,7 @@ pub(crate) fn offline(broker: &mut Broker, sessions: usize, each: usize, crash: 
     let specs: Vec<Spec> = (0..sessions)
         .map(|n| Spec { clean: false, ..Spec::subscriber(format!("off{n}"), format!("off/{n}"), 1) })
         .collect();
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     connect_all(&mut io, &specs, 64)?;
     io.close_all();
     std::thread::sleep(Duration::from_millis(300));
@@ -39,7 +39,7 @@ pub(crate) fn offline(broker: &mut Broker, sessions: usize, each: usize, crash: 
 }
 
 fn enqueue(broker: &Broker, sessions: usize, each: usize) -> Result<Figures> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let publishers: Vec<Spec> = (0..10).map(|n| Spec::plain(format!("pub{n}"))).collect();
     let conns = connect_all(&mut io, &publishers, 10)?;
     let before = broker.usage()?;
@@ -109,7 +109,7 @@ impl Load for Enqueue {
 }
 
 fn drain(broker: &Broker, specs: &[Spec], total: usize) -> Result<Figures> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let before = broker.usage()?;
     let began = Instant::now();
     let mut load = Drain { specs, opened: false, received: 0, total, failed: false };

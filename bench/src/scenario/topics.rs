@@ -14,7 +14,7 @@ use crate::wire;
 pub(crate) fn filters(broker: &Broker, seconds: f64) -> Result<Figures> {
     const CLIENTS: usize = 1_000;
     const EACH: usize = 100;
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let filter = |n: usize| match n % 3 {
         0 => format!("site/{}/+/{}/state", n % 100, n),
         1 => format!("site/{}/{}/#", n % 100, n),
@@ -80,7 +80,7 @@ impl Load for Spread {
 
 /// Stores `count` retained messages of 64 bytes with QoS 1, then reads them with one `#` subscriber: (stored, sent).
 pub(crate) fn retained(broker: &Broker, count: usize) -> Result<(Figures, Figures)> {
-    let mut io = Io::new(broker.address)?;
+    let mut io = Io::new(&broker.addresses)?;
     let conns = connect_all(&mut io, &[Spec::plain("rp".into())], 1)?;
     let before = broker.usage()?;
     let began = Instant::now();

@@ -443,6 +443,11 @@ fn conflict_failure(conflict: Conflict) -> Failed {
         Conflict::BootRetired => ConnectError::Stopped.into(),
         Conflict::Quota => ConnectError::Limit.into(),
         Conflict::Exhausted => ConnectError::Unavailable.into(),
-        Conflict::Fenced | Conflict::Missing | Conflict::Illegal | Conflict::NotDue => Failed::Raced,
+        Conflict::Fenced
+        | Conflict::Missing
+        | Conflict::Illegal
+        | Conflict::NotDue
+        // Told to nobody: who proposed it has given it up.
+        | Conflict::Late => Failed::Raced,
     }
 }

@@ -80,6 +80,8 @@ pub(super) struct Post {
     pub(super) committed: RefCell<Vec<Committed>>,
     /// The connection is gone.
     pub(super) closed: Cell<bool>,
+    /// A command of it was lost: nothing that came behind it goes on.
+    pub(super) lost: Cell<bool>,
     /// The session of a closed connection whose admitted publishes are not routed yet.
     pub(super) orphan: RefCell<Option<Box<Session>>>,
 }

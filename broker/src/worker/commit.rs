@@ -54,6 +54,8 @@ pub(super) enum Op {
     Fed,
     /// A received QoS 2 message is known to have been handed to connections.
     Routed,
+    /// A command was lost; by now it has taken effect, or never will.
+    Decided,
 }
 
 /// A command under way.
@@ -61,6 +63,8 @@ pub(super) enum Op {
 pub(super) struct Pending {
     post: Rc<Post>,
     op: Op,
+    /// Of the command; `None`: it waits for something else.
+    group: Option<GroupId>,
     scope: Rc<Scope>,
     /// The turn that proposed it.
     proposed: Tick,
@@ -77,7 +81,7 @@ pub(super) struct Committed {
 impl Worker {
     /// Proposes a command in the session's turn; its reply comes back as `op`. False outside of a turn (fenced).
     pub(super) fn propose(&self, session: &mut Session, group: GroupId, command: Command, op: Op) -> bool {
-        let Some(Waiter { port, token }) = self.pend(session, op) else { return false };
+        let Some(Waiter { port, token }) = self.wait(session, op, Some(group)) else { return false };
         let done = Done::Port { port, token };
         self.batch.borrow_mut().propose(group, Proposal { command, done });
         true
@@ -85,19 +89,54 @@ impl Worker {
 
     /// Keeps the turn open for something that comes back as `op`. `None` outside of a turn (fenced).
     pub(super) fn pend(&self, session: &mut Session, op: Op) -> Option<Waiter> {
+        self.wait(session, op, None)
+    }
+
+    fn wait(&self, session: &mut Session, op: Op, group: Option<GroupId>) -> Option<Waiter> {
         let scope = session.scopes.share()?;
         let post = Rc::clone(&session.post);
-        let token = self.pending.borrow_mut().insert(Pending { post, op, scope, proposed: self.now.get() });
-        let port = Arc::clone(&self.port) as Arc<dyn storage::CompletionPort>;
-        Some(Waiter { port, token: token as u64 })
+        let pending = Pending { post, op, group, scope, proposed: self.now.get() };
+        let token = self.pending.borrow_mut().insert(pending);
+        Some(self.waiter(token))
+    }
+
+    fn waiter(&self, token: usize) -> Waiter {
+        Waiter { port: Arc::clone(&self.port) as Arc<dyn storage::CompletionPort>, token: token as u64 }
+    }
+
+    /// The fate of a command of this owner is unknown: the client repeats it elsewhere, and it may still take effect. The scope stays open,
+    /// which keeps the owner from being proved stopped, until one or the other is sure (P5, DESIGN §4 "Uncertain effects").
+    fn lost(&self, post: &Rc<Post>, group: GroupId, scope: &Rc<Scope>) {
+        post.lost.set(true);
+        let (post, scope, proposed) = (Rc::clone(post), Rc::clone(scope), self.now.get());
+        let pending = Pending { post, op: Op::Decided, group: None, scope, proposed };
+        let token = self.pending.borrow_mut().insert(pending);
+        let Waiter { port, token } = self.waiter(token);
+        self.shared.store.decide(group, Done::Port { port, token });
     }
 
     /// Replies came back from the store.
     pub(super) fn committed(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
+        let has_errors = batch.iter().any(|(_, reply)| reply.is_err());
+        if has_errors {
+            // What was collected in ignorance of the loss is refused like what waited behind it.
+            self.flush();
+            self.port.caught_up();
+        }
         for (token, reply) in batch {
             let pending =
                 usize::try_from(token).ok().and_then(|token| self.pending.borrow_mut().try_remove(token));
-            let Some(Pending { post, op, scope, proposed }) = pending else { continue };
+            let Some(Pending { post, op, group, scope, proposed }) = pending else { continue };
+            if let Op::Decided = op {
+                if reply.is_err() {
+                    // The group has stopped, and with it, soon, the node. Until then nobody proves that this owner stopped.
+                    self.undecided.borrow_mut().push(scope);
+                }
+                continue;
+            }
+            if let (Err(_), Some(group)) = (&reply, group) {
+                self.lost(&post, group, &scope);
+            }
             if let Some(recorder) = &self.recorder
                 && !matches!(
                     op,
@@ -237,7 +276,7 @@ impl Worker {
                 }
             }
             (Op::Subscribed(_) | Op::Unsubscribed(_), _) => session.failed = true,
-            (Op::Routed, _) => {}
+            (Op::Routed | Op::Decided, _) => {}
         }
     }
 

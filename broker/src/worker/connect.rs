@@ -178,6 +178,7 @@ impl Worker {
                 link,
                 committed: RefCell::default(),
                 closed: Cell::new(false),
+                lost: Cell::new(false),
                 orphan: RefCell::default(),
             }),
             entry: Arc::clone(&connected.entry),

@@ -1,6 +1,6 @@
 //! What other threads send to a worker, and the handle by which they do.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gateway::driver::Mailbox;
@@ -246,11 +246,18 @@ impl CloseLinks for Workers {
 pub(super) struct Port {
     worker: u16,
     workers: Arc<Workers>,
+    /// Batches with errors that are on their way to the worker.
+    errors: AtomicU64,
 }
 
 impl Port {
     pub(super) fn new(worker: u16, workers: Arc<Workers>) -> Self {
-        Self { worker, workers }
+        Self { worker, workers, errors: AtomicU64::new(0) }
+    }
+
+    /// The worker has taken in one batch with errors.
+    pub(super) fn caught_up(&self) {
+        self.errors.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(super) fn send(&self, mail: Mail) {
@@ -260,7 +267,14 @@ impl Port {
 
 impl CompletionPort for Port {
     fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
+        if batch.iter().any(|(_, reply)| reply.is_err()) {
+            self.errors.fetch_add(1, Ordering::AcqRel);
+        }
         self.send(Mail::Committed(batch));
+    }
+
+    fn is_behind(&self) -> bool {
+        self.errors.load(Ordering::Acquire) > 0
     }
 }
 

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use gateway::driver::Traffic;
 use gateway::link::{LinkId, Links};
 use hashbrown::{HashMap, HashSet};
+use session::owner::Scope;
 use session::time::{Millis, Tick};
 use slab::Slab;
 
@@ -64,6 +65,8 @@ pub struct Worker {
     routes: RefCell<Routes>,
     /// Commands that were proposed and not answered, by token.
     pending: RefCell<Slab<Pending>>,
+    /// Owners of which it will never be known whether a command took effect.
+    undecided: RefCell<Vec<Rc<Scope>>>,
     batch: RefCell<Batch>,
     /// A buffer for the next encoding.
     spare: RefCell<Vec<u8>>,
@@ -109,6 +112,7 @@ impl Worker {
                 cache: PlanCache::new(Some(id)),
             }),
             pending: RefCell::new(Slab::new()),
+            undecided: RefCell::default(),
             batch: RefCell::new(Batch::new(shared.store.groups(), workers.len())),
             spare: RefCell::default(),
             feeding: RefCell::default(),

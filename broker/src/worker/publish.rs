@@ -109,6 +109,9 @@ impl Worker {
 
     /// Stores the retained values whose turn has come, routes what is due and acknowledges what is finished, in order.
     pub(super) fn advance_publishes(&self, session: &mut Session, mut out: Option<&mut Output>) {
+        if session.post.lost.get() {
+            return;
+        }
         while let Some((number, message, sequence)) = session.publishes.take_retainable() {
             let group = self.shared.store.group_of_topic(message.topic());
             let stamp = sequence.and_then(|sequence| stamp(session, number, sequence));

@@ -82,6 +82,9 @@ impl Service for Worker {
         if !session.access.is_admitted(&self.shared.auth) {
             return Err(REMOVED);
         }
+        if session.post.lost.get() {
+            return Err(STORE_LOST);
+        }
         let scope =
             self.shared.owners.registry().begin(self.now.get(), &session.entry).map_err(|_| FENCED)?;
         session.scopes.enter(scope);

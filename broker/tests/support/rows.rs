@@ -54,7 +54,7 @@ impl Rows {
         let index = group.1;
         let batch = Batch { boot: self.boot.clone(), at: self.clock.millis(), commands: vec![command] };
         let mut outcome = Outcome::default();
-        group.0.apply(index, &batch, &mut outcome);
+        group.0.apply(index, 0, &batch, &mut outcome);
         outcome.replies.pop().expect("one reply a command")
     }
 

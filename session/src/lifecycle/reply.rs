@@ -79,4 +79,6 @@ pub enum Conflict {
     Quota,
     #[error("an operator denied the user or the ClientID")]
     Denied,
+    #[error("a later batch of the proposing boot was applied before")]
+    Late,
 }

@@ -120,6 +120,8 @@ pub struct BootRow {
     pub lease_until: Millis,
     /// When it was retired by commit, and by which proof.
     pub retired: Option<(Millis, super::RetireProof)>,
+    /// Number of the latest batch of this boot that was applied. One with a lower number comes too late: its proposer has given it up.
+    pub serial: u64,
 }
 
 /// Whom a denial is about.

@@ -1,4 +1,7 @@
 //! The proposer of a group: one proposal in flight, everything that arrives meanwhile goes into the next one.
+//!
+//! What becomes of a batch may stay unknown: its leader is gone. Then whoever waits learns that, what waits behind it is refused, and the
+//! next batch is a fence: once it is applied the lost one was applied before, or never will be (`Group::apply`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +14,8 @@ use session::queue::{QueueCommand, Target};
 use tokio::sync::Notify;
 
 use super::RaftGroup;
-use super::proposed::{Proposed, refuse};
+use super::forward::RETRY_PAUSE;
+use super::proposed::{Proposed, decided, refuse};
 use crate::StorageError;
 use crate::port::Done;
 use crate::store::{Clock, Proposal};
@@ -51,6 +55,8 @@ pub(crate) struct Intake {
 struct State {
     waiting: VecDeque<Proposal>,
     bytes: usize,
+    /// Who waits until nothing of unknown fate can take effect any more.
+    undecided: Vec<Done>,
     /// The proposer sleeps and has to be woken.
     idle: bool,
     closed: Option<Arc<StorageError>>,
@@ -62,7 +68,8 @@ impl Intake {
         let bytes: usize = proposals.iter().map(|proposal| weight(&proposal.command)).sum();
         let error = {
             let mut state = self.state.lock();
-            match state.refusal(bytes) {
+            let behind = proposals.iter().any(|proposal| proposal.done.is_behind());
+            match state.refusal(bytes, behind) {
                 Some(error) => error,
                 None => {
                     state.waiting.extend(proposals);
@@ -77,38 +84,55 @@ impl Intake {
         refuse(proposals.into_iter().map(|proposal| proposal.done).collect(), &error);
     }
 
+    /// Answers `done` once no batch whose fate is unknown now can take effect any more; with an error only when that will never be known.
+    pub(crate) fn decide(&self, done: Done) {
+        let error = {
+            let mut state = self.state.lock();
+            let Some(error) = state.closed.clone() else {
+                state.undecided.push(done);
+                if std::mem::take(&mut state.idle) {
+                    self.wake.notify_one();
+                }
+                return;
+            };
+            error
+        };
+        refuse(vec![done], &error);
+    }
+
     /// Refuses what waits and everything that comes.
     pub(crate) fn close(&self, error: Arc<StorageError>) {
-        let waiting = {
+        let (waiting, undecided) = {
             let mut state = self.state.lock();
             state.closed.get_or_insert_with(|| Arc::clone(&error));
             state.bytes = 0;
-            std::mem::take(&mut state.waiting)
+            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.undecided))
         };
         self.wake.notify_one();
-        refuse(waiting.into_iter().map(|proposal| proposal.done).collect(), &error);
+        refuse(waiting.into_iter().map(|proposal| proposal.done).chain(undecided).collect(), &error);
     }
 
     /// Refuses what waits: it was asked for behind a change whose fate is unknown now. Its connection repeats that change, and what came
-    /// later must not stand before the repetition ([MQTT-4.6.0-6]).
-    fn give_up(&self, error: &Arc<StorageError>) {
+    /// later must not stand before the repetition ([MQTT-4.6.0-6]). `undecided` waited for the lost batch, and goes on with the next one.
+    fn give_up(&self, undecided: Vec<Done>, error: &Arc<StorageError>) {
         let waiting = {
             let mut state = self.state.lock();
             state.bytes = 0;
+            state.undecided.extend(undecided);
             std::mem::take(&mut state.waiting)
         };
         refuse(waiting.into_iter().map(|proposal| proposal.done).collect(), error);
     }
 
-    /// The next log entry's commands and waiters; `None` when closed.
-    async fn next(&self) -> Option<(Vec<Command>, Vec<Done>)> {
+    /// The next log entry; `None` when closed.
+    async fn next(&self) -> Option<Next> {
         loop {
             {
                 let mut state = self.state.lock();
                 if state.closed.is_some() {
                     return None;
                 }
-                if !state.waiting.is_empty() {
+                if !state.waiting.is_empty() || !state.undecided.is_empty() {
                     return Some(state.take());
                 }
                 state.idle = true;
@@ -118,16 +142,27 @@ impl Intake {
     }
 }
 
+/// A log entry to be.
+struct Next {
+    commands: Vec<Command>,
+    waiters: Vec<Done>,
+    /// Who learns by it that what was lost before has no effect any more. Without commands the entry is there for them.
+    undecided: Vec<Done>,
+}
+
 impl State {
-    fn refusal(&self, bytes: usize) -> Option<Arc<StorageError>> {
+    fn refusal(&self, bytes: usize, behind: bool) -> Option<Arc<StorageError>> {
         if let Some(error) = &self.closed {
             return Some(Arc::clone(error));
+        }
+        if behind {
+            return Some(Arc::new(StorageError::Unavailable("a change before it was lost".to_owned())));
         }
         let full = self.bytes.saturating_add(bytes) > WAITING_BYTES_MAX && !self.waiting.is_empty();
         full.then(|| Arc::new(StorageError::Unavailable("too much waits for the disk".to_owned())))
     }
 
-    fn take(&mut self) -> (Vec<Command>, Vec<Done>) {
+    fn take(&mut self) -> Next {
         let expected = self.waiting.len().min(ENTRY_COMMANDS_MAX);
         let (mut commands, mut waiters) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
         let mut bytes = 0;
@@ -143,7 +178,7 @@ impl State {
             waiters.push(done);
         }
         self.bytes = self.bytes.saturating_sub(bytes);
-        (commands, waiters)
+        Next { commands, waiters, undecided: std::mem::take(&mut self.undecided) }
     }
 }
 
@@ -153,17 +188,22 @@ pub(super) async fn run(group: RaftGroup, boot: Boot, clock: Arc<dyn Clock>) {
     loop {
         // A log that grows faster than checkpoints free it must not fill the disk.
         machine.meter().relieved().await;
-        let Some((commands, waiters)) = intake.next().await else { return };
+        let Some(Next { commands, waiters, undecided }) = intake.next().await else { return };
         let batch = Batch { boot: boot.clone(), at: clock.now(), commands };
         let proposed = Proposed::new(machine.forwarded().number(), batch, waiters);
         if let Err(fatal) = group.bring(&proposed).await {
             let error = Arc::new(fatal);
             proposed.lost(&error);
+            refuse(undecided, &error);
             intake.close(error);
             return;
         }
         if let Some(error) = proposed.failure() {
-            intake.give_up(&error);
+            intake.give_up(undecided, &error);
+            // The next one is proposed at once, and often fails at once.
+            tokio::time::sleep(RETRY_PAUSE).await;
+        } else {
+            decided(undecided);
         }
     }
 }
@@ -487,10 +527,46 @@ mod tests {
         state.waiting.extend((0..ENTRY_COMMANDS_MAX).map(|_| proposal(connect())));
         let mut taken = 0;
         while !state.waiting.is_empty() {
-            let (commands, _) = state.take();
+            let commands = state.take().commands;
             taken += commands.len();
             assert!(encoded(&commands) <= ENTRY_BYTES_MAX);
         }
         assert_eq!(taken, ENTRY_COMMANDS_MAX);
+    }
+
+    /// Told that something was lost; its owner has not looked yet.
+    #[derive(Debug, Default)]
+    struct Behind(Mutex<Vec<u64>>);
+
+    impl crate::port::CompletionPort for Behind {
+        fn complete(&self, batch: Vec<(u64, Result<session::lifecycle::Reply, Arc<StorageError>>)>) {
+            self.0.lock().extend(batch.iter().filter(|(_, reply)| reply.is_err()).map(|(token, _)| token));
+        }
+
+        fn is_behind(&self) -> bool {
+            true
+        }
+    }
+
+    /// [MQTT-4.6.0-6]: what is proposed by one who does not know yet that an earlier change was lost does not take its place.
+    #[tokio::test]
+    async fn who_has_not_learnt_of_a_loss_proposes_nothing() {
+        let (intake, port) = (Intake::default(), Arc::new(Behind::default()));
+        let done = Done::Port { port: Arc::clone(&port) as _, token: 7 };
+        intake.submit(vec![Proposal { command: Command::Tidy, done }]);
+        assert_eq!(*port.0.lock(), [7]);
+        intake.submit(vec![Proposal { command: Command::Tidy, done: Done::Nobody }]);
+        assert_eq!(intake.next().await.expect("open").commands.len(), 1);
+    }
+
+    /// P5: who waits for a decision gets an entry of its own when nothing else is proposed.
+    #[tokio::test]
+    async fn a_decision_needs_no_other_proposal() {
+        let intake = Intake::default();
+        intake.decide(Done::Nobody);
+        let next = intake.next().await.expect("open");
+        assert_eq!((next.commands.len(), next.undecided.len()), (0, 1));
+        intake.give_up(next.undecided, &Arc::new(StorageError::Unavailable("lost".to_owned())));
+        assert_eq!(intake.next().await.expect("open").undecided.len(), 1);
     }
 }

@@ -34,7 +34,7 @@ use crate::store::{Clock, Failure, GroupId, Heirloom, Heritage, InboxEntry};
 use crate::wal::Recovered;
 
 /// Version of the meta value and of the rows. A change that older versions cannot read raises it.
-const FORMAT: u16 = 2;
+const FORMAT: u16 = 3;
 /// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
 const READ_AGAIN_MAX: usize = 16;
 /// Evicting goes below the budget by this part of it, so that it does not run for every message.
@@ -430,7 +430,7 @@ impl Machine {
                 // Before the rows are seen: who reads one finds its times behind the clock.
                 self.clock.observe(batch.at);
                 let mut outcome = Outcome::default();
-                state.group.apply(entry.log_id.index, batch, &mut outcome);
+                state.group.apply(entry.log_id.index, proposed.serial(), batch, &mut outcome);
                 state.meta.at = state.meta.at.max(batch.at);
                 let pushes = state.pushes(&outcome.appended);
                 for lifetime in &outcome.ended {

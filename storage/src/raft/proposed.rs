@@ -97,6 +97,13 @@ pub(crate) fn refuse(waiters: Vec<Done>, error: &Arc<StorageError>) {
     answer(waiters, std::iter::repeat_with(|| Err(Arc::clone(error))));
 }
 
+/// Tells everybody that nothing of unknown fate can take effect any more.
+pub(crate) fn decided(waiters: Vec<Done>) {
+    if !waiters.is_empty() {
+        answer(waiters, std::iter::repeat_with(|| Ok(Reply::Done { revision: 0, unchanged: true })));
+    }
+}
+
 /// A token with its reply.
 type Answered = (u64, Result<Reply, Arc<StorageError>>);
 

@@ -355,7 +355,10 @@ impl Connection {
     /// The commit at the front came; what follows from it is written under the scope that was open all along.
     fn go_on(&mut self, reply: Option<Reply>) -> Result<(), Over> {
         let Some(Pending { scope, then, .. }) = self.pending.pop_front() else { return Ok(()) };
-        let reply = reply.ok_or(Over)?;
+        let Some(reply) = reply else {
+            self.node.hold(scope);
+            return Err(Over);
+        };
         if scope.check(self.node.clock.tick()).is_err() {
             return Err(Over);
         }
@@ -531,10 +534,12 @@ impl Connection {
         }
         guard.closed(DisconnectInput { sent_through, ..DisconnectInput::seen_now(&node.clock, normal) });
         if !pending.is_empty() {
-            node.power.spawn(async move {
+            let power = node.power.clone();
+            power.spawn(async move {
                 for one in pending {
-                    let _ = one.reply.await;
-                    drop(one.scope);
+                    if !matches!(one.reply.await, Ok(Ok(_))) {
+                        node.hold(one.scope);
+                    }
                 }
             });
         }

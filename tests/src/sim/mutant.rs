@@ -46,12 +46,16 @@ pub enum Mutant {
     LeaseFromCommit,
     /// What was proposed behind a batch that was lost is committed all the same.
     PassLostBatch,
+    /// A batch is applied behind a later one of its boot.
+    ApplyLate,
+    /// An owner is proved stopped while a command of it, whose fate is unknown, may still take effect.
+    ProveUndecided,
     /// CONNECT takes whatever user the row has for the client's.
     AnyUser,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::SkipProofAfterLease,
         Self::SkipProofOnError,
         Self::FollowSuccessor,
@@ -73,6 +77,8 @@ impl Mutant {
         Self::AttestByWallClock,
         Self::LeaseFromCommit,
         Self::PassLostBatch,
+        Self::ApplyLate,
+        Self::ProveUndecided,
         Self::AnyUser,
     ];
 }

@@ -72,6 +72,8 @@ pub struct Node {
     pub sockets: Arc<Sockets>,
     inbox: mpsc::UnboundedSender<(usize, Msg)>,
     pending: Mutex<Vec<(Command, Done)>>,
+    /// Who waits until no batch of unknown fate can take effect any more.
+    undecided: Mutex<Vec<oneshot::Sender<()>>>,
     proposed: Notify,
     serial: AtomicU64,
     waiting: Mutex<BTreeMap<u64, Waiting>>,
@@ -237,6 +239,7 @@ impl Node {
             sockets,
             inbox,
             pending: Mutex::default(),
+            undecided: Mutex::default(),
             proposed: Notify::new(),
             serial: AtomicU64::new(1),
             waiting: Mutex::default(),
@@ -360,7 +363,7 @@ impl Node {
         let applied = {
             let mut disk = self.disk();
             let mut raft = self.raft.lock();
-            let applied = raft.apply(&disk, clock);
+            let applied = raft.apply(&disk, clock, self.world.has(Mutant::ApplyLate));
             if !applied.is_empty() {
                 self.world.oracle.applied(&self.world, self, &raft.group, &disk, &applied);
                 raft.checkpoint(&mut disk);
@@ -437,18 +440,47 @@ impl Node {
     async fn bring(self: Arc<Self>) {
         loop {
             let taken = std::mem::take(&mut *self.pending.lock());
-            if taken.is_empty() {
+            let undecided = std::mem::take(&mut *self.undecided.lock());
+            if taken.is_empty() && undecided.is_empty() {
                 self.proposed.notified().await;
                 continue;
             }
             let (commands, dones): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
             let batch = Batch { boot: self.boot.clone(), at: self.clock.millis(), commands };
             let bytes = bytes::Bytes::from(postcard::to_allocvec(&batch).expect("a batch has a stored form"));
-            self.bring_one(bytes, dones).await;
+            if self.bring_one(bytes, dones).await {
+                for one in undecided {
+                    let _ = one.send(());
+                }
+            } else {
+                self.undecided.lock().extend(undecided);
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     }
 
-    async fn bring_one(&self, batch: bytes::Bytes, mut dones: Vec<Done>) {
+    /// Returns once nothing that this boot proposed, and whose fate was unknown, can take effect any more: a later batch was applied.
+    pub async fn decided(&self) {
+        let (sender, receiver) = oneshot::channel();
+        self.undecided.lock().push(sender);
+        self.proposed.notify_one();
+        let _ = receiver.await;
+    }
+
+    /// Keeps the owner of `scope` from being proved stopped while a command of it, whose fate is unknown, may still take effect.
+    pub fn hold(self: &Arc<Self>, scope: session::owner::Scope) {
+        if self.world.has(Mutant::ProveUndecided) {
+            return;
+        }
+        let node = self.clone();
+        self.power.spawn(async move {
+            node.decided().await;
+            drop(scope);
+        });
+    }
+
+    /// Whether it is applied; else its fate is unknown.
+    async fn bring_one(&self, batch: bytes::Bytes, mut dones: Vec<Done>) -> bool {
         let deadline = tokio::time::Instant::now() + PROPOSE;
         while tokio::time::Instant::now() < deadline {
             let leader = self.raft.lock().leader;
@@ -462,20 +494,21 @@ impl Node {
             self.send(leader, Msg::Propose { serial, batch: batch.clone() });
             let outcome = tokio::time::timeout_at(deadline, over).await;
             match outcome {
-                Ok(Ok(true)) | Ok(Err(_)) => return,
+                Ok(Ok(true)) | Ok(Err(_)) => return true,
                 Ok(Ok(false)) => {
-                    let Some(back) = self.waiting.lock().remove(&serial) else { return };
+                    let Some(back) = self.waiting.lock().remove(&serial) else { return true };
                     dones = back.dones;
                     tokio::time::sleep(AGAIN).await;
                 }
                 Err(_) => {
                     let late = self.waiting.lock().remove(&serial);
                     self.give_up(late.map(|late| late.dones).unwrap_or_default());
-                    return;
+                    return false;
                 }
             }
         }
         self.give_up(dones);
+        false
     }
 
     /// The fate of a batch is unknown. What was proposed behind it, before anybody could know, must not be committed in its place: a

@@ -436,8 +436,8 @@ impl Raft {
         }
     }
 
-    /// Applies what is committed. `clock`: the mutant that reads one.
-    pub fn apply(&mut self, disk: &Disk, clock: Option<session::time::Millis>) -> Vec<Applied> {
+    /// Applies what is committed. `clock`: the mutant that reads one. `late`: the mutant that applies a batch behind a later one.
+    pub fn apply(&mut self, disk: &Disk, clock: Option<session::time::Millis>, late: bool) -> Vec<Applied> {
         let mut done = Vec::new();
         while self.group.applied() < self.commit {
             let index = self.group.applied() + 1;
@@ -450,7 +450,8 @@ impl Raft {
                 postcard::from_bytes(&entry.batch).expect("a batch that was encoded can be decoded");
             batch.at = clock.unwrap_or(batch.at);
             let mut outcome = Outcome::default();
-            self.group.apply(index, &batch, &mut outcome);
+            let serial = if late { 0 } else { entry.serial };
+            self.group.apply(index, serial, &batch, &mut outcome);
             done.push(Applied { index, serial: entry.serial, batch, outcome });
         }
         done

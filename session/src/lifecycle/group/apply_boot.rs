@@ -16,6 +16,23 @@ impl Group {
         self.boot(boot).is_some_and(|row| row.retired.is_none())
     }
 
+    /// Whether a later batch of `boot` was applied before the one numbered `serial` (0: without a number), or that one itself.
+    ///
+    /// A boot proposes one batch at a time. When it learns not what became of one, it goes on with the next, and clients do what they
+    /// lost again, here or elsewhere; the lost batch must not be applied behind that ([MQTT-4.6.0-6], P5).
+    pub(super) fn is_late(&self, boot: &Boot, serial: u64) -> bool {
+        serial != 0 && self.boot(boot).is_some_and(|row| serial <= row.serial)
+    }
+
+    /// From now on batches of `boot` up to `serial` are late.
+    pub(super) fn pass_serial(&mut self, boot: &Boot, serial: u64) {
+        let Some(state) = self.boots.get_mut(boot) else { return };
+        if serial > state.row.serial {
+            state.row.serial = serial;
+            self.dirty.rows.insert(RowId::Boot(state.row.boot.clone()));
+        }
+    }
+
     pub(super) fn boot_start(&mut self, boot: &Boot, lease_until: Millis) -> Result<Reply, Conflict> {
         if let Some(row) = self.boot(boot) {
             if row.retired.is_some() {
@@ -28,7 +45,7 @@ impl Group {
         {
             return Err(Conflict::Illegal);
         }
-        let row = BootRow { boot: boot.clone(), revision: 1, lease_until, retired: None };
+        let row = BootRow { boot: boot.clone(), revision: 1, lease_until, retired: None, serial: 0 };
         self.boots.insert(boot.clone(), BootState { row, sessions: 0 });
         self.dirty.rows.insert(RowId::Boot(boot.clone()));
         Ok(Reply::Done { revision: 1, unchanged: false })

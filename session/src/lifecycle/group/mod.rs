@@ -286,13 +286,18 @@ impl Group {
         }
     }
 
-    /// Applies one log entry and adds what it did to `outcome`. Pure: equal logs give equal rows.
+    /// Applies one log entry and adds what it did to `outcome`. Pure: equal logs give equal rows. `serial`: the number of the batch within
+    /// its boot; batches with a number are applied in its order or not at all. 0: it has none.
     ///
     /// # Panics
     /// When `index` does not grow, or when an invariant is broken: the state can then not be trusted.
-    pub fn apply(&mut self, index: u64, batch: &Batch, outcome: &mut Outcome) {
+    pub fn apply(&mut self, index: u64, serial: u64, batch: &Batch, outcome: &mut Outcome) {
         self.skip(index);
         self.clock = self.clock.max(batch.at);
+        if self.is_late(&batch.boot, serial) {
+            outcome.replies.extend(batch.commands.iter().map(|_| Reply::Conflict(Conflict::Late)));
+            return;
+        }
         let mut accepted = self.boot_is_live(&batch.boot);
         outcome.replies.reserve(batch.commands.len());
         for command in &batch.commands {
@@ -307,6 +312,7 @@ impl Group {
             };
             outcome.replies.push(result.unwrap_or_else(Reply::Conflict));
         }
+        self.pass_serial(&batch.boot, serial);
         outcome.ended.append(&mut self.events_ended);
         outcome.wills.append(&mut self.events_wills);
         outcome.over_quota.append(&mut self.events_over_quota);

@@ -38,6 +38,36 @@ fn a_lease_is_renewed_by_its_revision_and_never_shrinks() {
     assert_eq!(world.group.boot(&world.boot).unwrap().lease_until, Millis(1_030_000));
 }
 
+/// P5, [MQTT-4.6.0-6]: batches of a boot are applied in the order of their numbers, once; the number outlives a restart and a snapshot.
+#[test]
+fn p5_a_batch_behind_a_later_one_of_its_boot_changes_nothing() {
+    let mut world = World::new();
+    let batch = |boot: &Boot, ms| Batch {
+        boot: boot.clone(),
+        at: Millis(2_000),
+        commands: vec![Command::StampRetention { ms }, Command::Tidy],
+    };
+    let apply = |world: &mut World, boot: &Boot, serial| {
+        world.index += 1;
+        let mut outcome = Outcome::default();
+        world.group.apply(world.index, serial, &batch(boot, u64::MAX - 100 + serial), &mut outcome);
+        outcome.replies
+    };
+    let boot_a = world.boot.clone();
+    assert!(matches!(apply(&mut world, &boot_a, 5)[0], Reply::Done { unchanged: false, .. }));
+    for late in [5, 4, 1] {
+        let replies = apply(&mut world, &boot_a, late);
+        assert_eq!(replies.len(), 2);
+        assert!(replies.iter().all(|reply| *reply == Reply::Conflict(Conflict::Late)), "{late}: {replies:?}");
+    }
+    second_boot(&mut world);
+    let boot_b = world.boot.clone();
+    assert!(matches!(apply(&mut world, &boot_b, 1)[0], Reply::Done { .. }), "each boot has its own numbers");
+    world.reload();
+    assert_eq!(apply(&mut world, &boot_a, 4)[0], Reply::Conflict(Conflict::Late));
+    assert!(matches!(apply(&mut world, &boot_a, 6)[0], Reply::Done { .. }));
+}
+
 #[test]
 fn commands_of_a_retired_boot_are_refused() {
     // DESIGN §5: every command carries its boot.
@@ -214,7 +244,7 @@ fn a_boot_with_many_sessions_is_retired_by_one_small_entry() {
     let mut apply = |boot: &Boot, commands: Vec<Command>| {
         index += 1;
         let mut outcome = Outcome::default();
-        group.apply(index, &Batch { boot: boot.clone(), at: Millis(1_000), commands }, &mut outcome);
+        group.apply(index, 0, &Batch { boot: boot.clone(), at: Millis(1_000), commands }, &mut outcome);
         outcome
     };
     for boot in [&dead, &other] {

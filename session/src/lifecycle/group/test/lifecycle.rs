@@ -394,7 +394,7 @@ fn exhausted_counters_refuse() {
             commands: vec![Command::Connect(Box::new(connect))],
         };
         let mut outcome = Outcome::default();
-        world.group.apply(11, &batch, &mut outcome);
+        world.group.apply(11, 0, &batch, &mut outcome);
         assert_eq!(outcome.replies, vec![Reply::Conflict(Conflict::Exhausted)]);
     }
 }

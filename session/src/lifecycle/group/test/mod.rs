@@ -103,7 +103,7 @@ impl World {
         let batch = Batch { boot: self.boot.clone(), at: Millis(self.now), commands };
         self.index += 1;
         self.outcome = Outcome::default();
-        self.group.apply(self.index, &batch, &mut self.outcome);
+        self.group.apply(self.index, 0, &batch, &mut self.outcome);
         self.group.check().expect("invariants hold after every batch");
         self.log.push(batch);
         self.outcome.replies.clone()

@@ -23,12 +23,12 @@ proptest! {
         for (at, batch) in world.log.iter().enumerate() {
             let index = at as u64 + 1;
             let (mut one, mut two, mut three) = (Outcome::default(), Outcome::default(), Outcome::default());
-            plain.apply(index, batch, &mut one);
-            drained.apply(index, batch, &mut two);
+            plain.apply(index, 0, batch, &mut one);
+            drained.apply(index, 0, batch, &mut two);
             if at % every == 0 {
                 drain_into(&mut drained, &mut drained_disk);
             }
-            crashed.apply(index, batch, &mut three);
+            crashed.apply(index, 0, batch, &mut three);
             if at % crash == 0 {
                 drain_into(&mut crashed, &mut crashed_disk);
                 crashed = load(&crashed_disk);
@@ -181,7 +181,7 @@ fn rows_that_contradict_each_other_are_refused() {
 fn an_index_is_applied_once() {
     let mut world = World::new();
     let batch = world.log[0].clone();
-    world.group.apply(1, &batch, &mut Outcome::default());
+    world.group.apply(1, 0, &batch, &mut Outcome::default());
 }
 
 #[test]

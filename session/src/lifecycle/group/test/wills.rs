@@ -267,7 +267,7 @@ fn a_missing_referenced_will_is_corruption_and_changes_nothing() {
     let command = world.at(3_000).connect_command(&dial("c"));
     let batch = Batch { boot: world.boot.clone(), at: Millis(3_000), commands: vec![command] };
     let mut outcome = Outcome::default();
-    world.group.apply(world.index, &batch, &mut outcome);
+    world.group.apply(world.index, 0, &batch, &mut outcome);
     assert_eq!(outcome.replies, vec![Reply::Conflict(Conflict::Missing)]);
     assert_eq!(*world.row("c"), before);
     assert!(world.group.check().is_err());
