@@ -490,20 +490,21 @@ impl Node {
             };
             let serial = self.serial.fetch_add(1, Ordering::Relaxed);
             let (settled, over) = oneshot::channel();
-            self.waiting.lock().insert(serial, Waiting { dones, settled });
+            self.waiting.lock().insert(serial, Waiting { dones: std::mem::take(&mut dones), settled });
             self.send(leader, Msg::Propose { serial, batch: batch.clone() });
             let outcome = tokio::time::timeout_at(deadline, over).await;
             match outcome {
-                Ok(Ok(true)) | Ok(Err(_)) => return true,
+                Ok(Ok(true)) => return true,
                 Ok(Ok(false)) => {
-                    let Some(back) = self.waiting.lock().remove(&serial) else { return true };
+                    let Some(back) = self.waiting.lock().remove(&serial) else { break };
                     dones = back.dones;
                     tokio::time::sleep(AGAIN).await;
                 }
-                Err(_) => {
+                // A snapshot took the place of the log and of what it says of this batch, or it is late.
+                Ok(Err(_)) | Err(_) => {
                     let late = self.waiting.lock().remove(&serial);
-                    self.give_up(late.map(|late| late.dones).unwrap_or_default());
-                    return false;
+                    dones = late.map(|late| late.dones).unwrap_or_default();
+                    break;
                 }
             }
         }

@@ -74,10 +74,11 @@ pub async fn outlive_renewal(world: &Arc<World>) {
     hear_again(world, at);
 }
 
-/// What is said to a node and by it comes late, and mostly twice: a request to stop an owner may come when its successor is there (P3).
+/// What is said to a node and by it comes late, and mostly twice: a request to stop an owner may come when its successor is there (P3), and a
+/// batch that was given up after those that came later (P5).
 pub async fn late_calls(world: &Arc<World>) {
     let at = world.chance.index(world.nodes());
-    let most = world.chance.between(400, 1_200);
+    let most = world.chance.between(400, 4_000);
     crate::step!(world, "what node {} says and hears is late, up to {most} ms, and comes twice", at + 1);
     let set = |delay_ms: (u64, u64), twice_per_mille: u64| {
         for other in (0..world.nodes()).filter(|other| *other != at) {
@@ -89,7 +90,7 @@ pub async fn late_calls(world: &Arc<World>) {
             }
         }
     };
-    set((0, most), 900);
+    set((0, most), 700);
     tokio::time::sleep(ms(world.chance.between(1_000, 3_000))).await;
     set((0, 3), 0);
 }
