@@ -60,6 +60,7 @@ impl EngineKind {
 #[derive(Debug, Clone)]
 pub struct Options {
     pub data_dir: PathBuf,
+    /// This start; no other one may have the same, or its changes pass for late ones of the earlier start.
     pub boot: Boot,
     /// Fixed when the data directory is made; default 4.
     pub groups: u16,
@@ -224,6 +225,12 @@ impl Store {
     #[must_use]
     pub fn groups(&self) -> u16 {
         u16::try_from(self.inner.groups.len()).expect("Options::groups is a u16")
+    }
+
+    /// This start of this node: who proposes. No other start has, had or will have the same.
+    #[must_use]
+    pub fn boot(&self) -> &Boot {
+        self.inner.groups[0].machine.forwarded().boot()
     }
 
     /// Identities of the data directory.
