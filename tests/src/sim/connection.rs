@@ -529,6 +529,9 @@ impl Connection {
             row.owner.owner_generation,
             row.owner.key.client_id
         );
+        if !normal {
+            node.publish_by_own_timer(&row);
+        }
         guard.closed(DisconnectInput { sent_through, ..DisconnectInput::seen_now(&node.clock, normal) });
         if !pending.is_empty() {
             let power = node.power.clone();
