@@ -19,8 +19,7 @@ fn promises(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::ResendWithoutDup
         | Mutant::AppendWithoutStamp
         | Mutant::PassLostBatch
-        | Mutant::ApplyLate
-        | Mutant::ProveUndecided => &["P5"],
+        | Mutant::ApplyLate => &["P5"],
         Mutant::WillFromStaleOwner | Mutant::WillByOwnTimer | Mutant::WillTwice | Mutant::EndLosesWill => {
             &["P6"]
         }
