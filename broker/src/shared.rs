@@ -44,6 +44,8 @@ pub struct Shared {
     pub boot: session::id::Boot,
     pub clock: Arc<NodeClock>,
     pub store: storage::Store,
+    /// Channels in that store, for programs in this process; its keeper ends and reclaims them.
+    pub queues: storage::queue::QueueStore,
     pub owners: Arc<Owners>,
     pub router: Arc<Router>,
     /// Live subscribers on other nodes.

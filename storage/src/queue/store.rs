@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::children::{Child, Children};
 use super::{ChannelStore, QueueError, keeper};
-use crate::lease::{LeaseBackend, LeaseGuard, LeaseManager, Standing, TableBackend};
+use crate::lease::{LeaseBackend, LeaseGuard, LeaseManager, LeaseRef, Standing, TableBackend};
 
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
@@ -76,6 +76,18 @@ impl QueueStore {
     #[must_use]
     pub fn leases(&self) -> &LeaseManager {
         &self.inner.leases
+    }
+
+    /// How [`QueueStore::leases`] names the lease of a membership in `group`.
+    #[must_use]
+    pub fn lease_ref(&self, group: u16, hold: Hold) -> LeaseRef {
+        match hold {
+            Hold::Own(id) => {
+                let table = self.inner.tables.get(usize::from(group));
+                LeaseRef { incarnation: table.map_or(0, |table| table.incarnation()), id }
+            }
+            Hold::Foreign { incarnation, lease } => LeaseRef { incarnation, id: lease },
+        }
     }
 
     /// Group of a unique name.
