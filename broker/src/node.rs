@@ -296,6 +296,7 @@ impl Node {
             tokio::spawn(shared.disconnects.clone().run_forever()),
             tokio::spawn(deadlines.clone().watch_forever()),
             tokio::spawn(telemetry::sample_forever(shared.clone(), deadlines.clone())),
+            tokio::spawn(telemetry::log_latency_forever(shared.clone())),
         ];
         for group in (0..shared.store.groups()).map(storage::GroupId) {
             tasks.push(tokio::spawn(deadlines.clone().run_forever(group)));

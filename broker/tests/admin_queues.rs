@@ -491,3 +491,92 @@ fn what_is_asked_for_is_passed_on() {
         (Some(ChannelKind::Mpmc), Some(4), Some("p"))
     );
 }
+
+/// Lease spec 15.10: metrics and `$SYS` tell of the queue layer and of the leases in its tables and in this process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_and_sys_topics_tell_of_queues_and_leases() {
+    let bench = Bench::start().await;
+    let producer = bench.producer("jobs", ChanType::Mpsc).await;
+    put(&producer, 3).await;
+    let mut offline = bench.client("offline", 300).await;
+    offline.subscribe("t", 1).await;
+    drop(offline);
+    bench.client("publisher", 0).await.publish("t", b"kept", 1).await;
+    let mut wanted = vec![
+        ("exactmq_queue_channels", "1"),
+        ("exactmq_queue_members", "1"),
+        ("exactmq_queue_messages", "3"),
+        ("exactmq_queue_bytes", "30"),
+        ("exactmq_queue_reclaimable", "0"),
+        ("exactmq_leases{state=\"delegated\"}", "2"),
+        ("exactmq_leases{state=\"held\"}", "1"),
+        ("exactmq_lease_holds{standing=\"held\"}", "1"),
+        ("exactmq_leases_lost_total", "0"),
+        ("exactmq_inboxes", "1"),
+        ("exactmq_inbox_messages", "1"),
+    ];
+    let deadline = Instant::now() + PATIENCE;
+    while !wanted.is_empty() {
+        let (status, page) = bench.get("/metrics").await;
+        assert_eq!(status, 200);
+        wanted.retain(|(name, value)| !page.lines().any(|line| line == format!("{name} {value}")));
+        assert!(Instant::now() < deadline, "not told: {wanted:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut watcher = bench.client("watcher", 0).await;
+    watcher.subscribe("$SYS/broker/queues/#", 1).await;
+    let mut wanted = vec![
+        ("channels/count", "1"),
+        ("channels/messages", "3"),
+        ("channels/bytes", "30"),
+        ("members/count", "1"),
+        ("inboxes/count", "1"),
+        ("inboxes/messages", "1"),
+        ("leases/held", "1"),
+        ("leases/delegated", "2"),
+        ("leases/armed", "0"),
+        ("leases/at risk", "0"),
+        ("leases/lost", "0"),
+    ];
+    while !wanted.is_empty() {
+        let (topic, payload) = watcher.message().await;
+        let name = topic.strip_prefix("$SYS/broker/queues/").unwrap();
+        wanted.retain(|(of, value)| !(name == *of && payload == value.as_bytes()));
+    }
+    bench.end().await;
+}
+
+/// DESIGN §9 "Monitor": every stage of a message's way through an inbox is counted, whether it is pushed or read from a backlog.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stages_of_queued_messages_are_counted() {
+    let bench = Bench::start().await;
+    let stages = || bench.node.shared().metrics.stages().map(|stage| stage.count());
+    assert_eq!(stages(), [0; 5]);
+    let mut reader = bench.client("reader", 300).await;
+    reader.subscribe("t", 1).await;
+    let mut publisher = bench.client("publisher", 0).await;
+    for _ in 0..3 {
+        publisher.publish("t", b"pushed", 1).await;
+        assert_eq!(reader.message().await.1, b"pushed");
+    }
+    let until = async |what: &str, wanted: &dyn Fn([u64; 5]) -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while !wanted(stages()) {
+            assert!(Instant::now() < deadline, "{what}: {:?}", stages());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until("pushed", &|[append, _, wait, client, settle]| {
+        append == 3 && wait >= 1 && client >= 1 && settle >= 1
+    })
+    .await;
+    assert_eq!(stages()[1], 0, "nothing was read from a backlog");
+    drop(reader);
+    bench.until("members", "kind=inbox&status=offline", |rows| rows.len() == 1).await;
+    publisher.publish("t", b"kept", 1).await;
+    let before = stages();
+    let mut reader = bench.client("reader", 300).await;
+    assert_eq!(reader.message().await.1, b"kept");
+    until("read", &|now| now[1] > before[1] && now[2] > before[2] && now[3] > before[3]).await;
+    bench.end().await;
+}
