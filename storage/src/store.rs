@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::durations::{DurationCounter, Durations};
 use crate::identity::{Identity, Lock, make_dir};
 use crate::peers::{PeerAddress, Peers};
 use crate::port::{DeliveryPort, Done, EventPort};
@@ -21,7 +22,7 @@ use crate::queue::LogPage;
 use crate::raft::{
     self, Checkpointer, GroupStatus, LogStore, Machine, MachineOptions, Meter, RaftGroup, Start,
 };
-use crate::wal::{FsyncTimes, OsDisk, Times, Wal, WalOptions};
+use crate::wal::{OsDisk, Wal, WalOptions};
 use crate::{StorageError, engine};
 
 /// One of the groups, 0 to `groups - 1`.
@@ -60,6 +61,7 @@ impl EngineKind {
 #[derive(Debug, Clone)]
 pub struct Options {
     pub data_dir: PathBuf,
+    /// This start; no other one may have the same, or its changes pass for late ones of the earlier start.
     pub boot: Boot,
     /// Fixed when the data directory is made; default 4.
     pub groups: u16,
@@ -134,7 +136,7 @@ struct Inner {
     groups: Vec<RaftGroup>,
     boot_node: u64,
     wal: Arc<Wal>,
-    fsync_times: Arc<Times>,
+    fsync_times: Arc<DurationCounter>,
     checkpointer: Arc<Checkpointer>,
     failure: Arc<Failure>,
     deadlines: Arc<Notify>,
@@ -224,6 +226,12 @@ impl Store {
     #[must_use]
     pub fn groups(&self) -> u16 {
         u16::try_from(self.inner.groups.len()).expect("Options::groups is a u16")
+    }
+
+    /// This start of this node: who proposes. No other start has, had or will have the same.
+    #[must_use]
+    pub fn boot(&self) -> &Boot {
+        self.inner.groups[0].machine.forwarded().boot()
     }
 
     /// Identities of the data directory.
@@ -572,7 +580,7 @@ impl Store {
 
     /// How long the fsyncs of the log took since it was opened.
     #[must_use]
-    pub fn fsync_times(&self) -> FsyncTimes {
+    pub fn fsync_times(&self) -> Durations {
         self.inner.fsync_times.view()
     }
 
@@ -632,7 +640,7 @@ struct Recovery {
     identity: Identity,
     lock: Lock,
     wal: Arc<Wal>,
-    fsync_times: Arc<Times>,
+    fsync_times: Arc<DurationCounter>,
     meter: Arc<Meter>,
     groups: Vec<(LogStore, Arc<Machine>)>,
 }

@@ -22,8 +22,7 @@ fn promises(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::ResendWithoutDup
         | Mutant::AppendWithoutStamp
         | Mutant::PassLostBatch
-        | Mutant::ApplyLate
-        | Mutant::ProveUndecided => &["P5"],
+        | Mutant::ApplyLate => &["P5"],
         Mutant::WillFromStaleOwner | Mutant::WillByOwnTimer | Mutant::WillTwice | Mutant::EndLosesWill => {
             &["P6"]
         }
@@ -66,7 +65,7 @@ caught! {
     p2_skip_proof_after_lease: SkipProofAfterLease by 16,
     p2_skip_proof_on_error: SkipProofOnError by 2,
     p2_takeover_without_drain: TakeoverWithoutDrain by 1,
-    p3_follow_successor: FollowSuccessor by 5,
+    p3_follow_successor: FollowSuccessor by 53,
     p3_end_without_proof: EndWithoutProof by 1,
     p4_ack_before_commit: AckBeforeCommit by 1,
     p4_ack_before_sync: AckBeforeSync by 1,
@@ -75,10 +74,9 @@ caught! {
     p5_resend_without_dup: ResendWithoutDup by 1,
     p5_append_without_stamp: AppendWithoutStamp by 1,
     p5_pass_lost_batch: PassLostBatch by 24,
-    p5_apply_late: ApplyLate by 45,
-    p5_prove_undecided: ProveUndecided by 61,
+    p5_apply_late: ApplyLate by 21,
     p6_will_from_stale_owner: WillFromStaleOwner by 2,
-    p6_will_by_own_timer: WillByOwnTimer by 5,
+    p6_will_by_own_timer: WillByOwnTimer by 3,
     p6_will_twice: WillTwice by 1,
     p6_end_loses_will: EndLosesWill by 1,
     p8_any_user: AnyUser by 1,

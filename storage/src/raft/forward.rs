@@ -34,7 +34,7 @@ const QUORUM_SILENCE_MS: u64 = 3_000;
 
 /// Batches of this node that another one leads, until they are applied here.
 #[derive(Debug)]
-pub(super) struct Forwarded {
+pub(crate) struct Forwarded {
     boot: Boot,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Proposed>>,
@@ -45,7 +45,7 @@ impl Forwarded {
         Self { boot, next: AtomicU64::new(1), waiting: Mutex::default() }
     }
 
-    pub(super) fn boot(&self) -> &Boot {
+    pub(crate) fn boot(&self) -> &Boot {
         &self.boot
     }
 

@@ -226,7 +226,7 @@ impl Machine {
     }
 
     /// Batches of this node that another one leads.
-    pub(super) fn forwarded(&self) -> &Forwarded {
+    pub(crate) fn forwarded(&self) -> &Forwarded {
         &self.forwarded
     }
 

@@ -103,7 +103,10 @@ fn retain(term: u64, index: u64, topic: &str) -> Entry<Types> {
     let commands =
         vec![Command::BootStart { lease_until: Millis(9) }, Command::Retain { message, stamp: None }];
     let batch = Batch { boot, at: Millis(index), commands };
-    Entry { payload: EntryPayload::Normal(Proposed::new(1, batch, Vec::new())), ..blank_ent(term, 1, index) }
+    Entry {
+        payload: EntryPayload::Normal(Proposed::new(index, batch, Vec::new())),
+        ..blank_ent(term, 1, index)
+    }
 }
 
 fn retained(machine: &StateMachine) -> Vec<String> {

@@ -13,7 +13,9 @@ use crate::support::{self, TestClock};
 
 async fn reopen(options: &Options, clock: &Arc<TestClock>) -> (Store, Arc<dyn ChannelStore>) {
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
-    let store = Store::open(options.clone(), Arc::clone(&clock)).await.unwrap();
+    let options = Options { boot: support::fresh_boot(), ..options.clone() };
+    let store = Store::open(options, Arc::clone(&clock)).await.unwrap();
+    support::start_boot(&store).await;
     let channels = EmbeddedStore::new(store.clone(), clock);
     (store, Arc::new(channels))
 }

@@ -32,10 +32,17 @@ impl Clock for TestClock {
     }
 }
 
+/// A boot that was never before, in no process: each start is one.
+pub(crate) fn fresh_boot() -> Boot {
+    static BOOTS: AtomicU64 = AtomicU64::new(0);
+    let boot_id = format!("boot-{}-{}", std::process::id(), BOOTS.fetch_add(1, Ordering::Relaxed));
+    Boot { node_id: 1, boot_id: boot_id.into() }
+}
+
 pub(crate) fn options(dir: &Path) -> Options {
     Options {
         data_dir: dir.to_owned(),
-        boot: Boot { node_id: 1, boot_id: "00112233445566778899aabbccddeeff".into() },
+        boot: fresh_boot(),
         groups: 2,
         engine: EngineKind::Redb,
         segment_bytes: 256 << 10,
@@ -73,7 +80,7 @@ impl Session {
             session_generation: 1,
             owner_generation: 1,
             node_id: 1,
-            boot_id: "00112233445566778899aabbccddeeff".into(),
+            boot_id: store.boot().boot_id.clone(),
             connection_id: 1,
         };
         let connect = Connect {

@@ -48,14 +48,12 @@ pub enum Mutant {
     PassLostBatch,
     /// A batch is applied behind a later one of its boot.
     ApplyLate,
-    /// An owner is proved stopped while a command of it, whose fate is unknown, may still take effect.
-    ProveUndecided,
     /// CONNECT takes whatever user the row has for the client's.
     AnyUser,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 23] = [
         Self::SkipProofAfterLease,
         Self::SkipProofOnError,
         Self::FollowSuccessor,
@@ -78,7 +76,6 @@ impl Mutant {
         Self::LeaseFromCommit,
         Self::PassLostBatch,
         Self::ApplyLate,
-        Self::ProveUndecided,
         Self::AnyUser,
     ];
 }

@@ -469,9 +469,6 @@ impl Node {
 
     /// Keeps the owner of `scope` from being proved stopped while a command of it, whose fate is unknown, may still take effect.
     pub fn hold(self: &Arc<Self>, scope: session::owner::Scope) {
-        if self.world.has(Mutant::ProveUndecided) {
-            return;
-        }
         let node = self.clone();
         self.power.spawn(async move {
             node.decided().await;
