@@ -149,7 +149,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
 pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     key!(Restart, protocol: super::Protocol, "MQTT over TCP, TLS, WebSocket or WebSocket over TLS."),
     key!(Restart, address: Address, "Where to listen. Anything but loopback needs an authenticator or auth.anonymous = true."),
-    key!(Restart, namespace: Name, "Sessions, topics and retained messages of different namespaces never meet."),
+    key!(Restart, namespace: Name, "Part of the name of every session: ClientIDs of different namespaces never meet. Topics and retained messages are not separated, so all listeners, of all nodes, must have the same one."),
     key!(Restart, max_connections in 1..=1_000_000, "Connections of this listener."),
     key!(Restart, proxy_protocol: bool, "Every connection must begin with a PROXY protocol v2 header, which names the client's address."),
     key!(Live, tls_cert: Optional<Path>, "PEM file with the certificate chain (tls and wss)."),

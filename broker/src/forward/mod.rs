@@ -27,7 +27,7 @@ use storage::CompletionPort;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub use queue::{Forward, QUEUE_BYTES_MAX, Waiter};
+pub use queue::{Forward, ForwardedShare, QUEUE_BYTES_MAX, Waiter};
 pub use tables::FILTERS_PER_NODE_MAX;
 
 use crate::clock::NodeClock;

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::queue::Forward;
+use crate::worker::Unserved;
 
 /// Format of both services.
 const FORMAT: u8 = 1;
@@ -188,7 +189,7 @@ pub(super) struct Received {
 /// Bytes that `forward` needs in a batch, at most.
 pub(super) fn forward_bytes(forward: &Forward) -> usize {
     let publisher = forward.publisher.as_ref().map_or(0, |key| key.namespace.len() + key.client_id.len());
-    let shares = forward.shares.iter().map(|share| 2 + share.len()).sum::<usize>();
+    let shares = forward.shares.iter().map(|share| 2 + share.filter.len()).sum::<usize>();
     MESSAGE_HEADER_BYTES + publisher + shares + forward.message.len()
 }
 
@@ -238,7 +239,7 @@ fn put_forward<'a>(out: &mut BytesMut, forward: &'a Forward, last: &mut Option<&
     }
     if !shares.is_empty() {
         out.put_u8(u8::try_from(shares.len()).unwrap_or(u8::MAX));
-        shares.iter().for_each(|share| put_text(out, share));
+        shares.iter().for_each(|share| put_text(out, &share.filter));
     }
     put_text(out, message.topic());
     let (properties, payload) = (message.properties(), message.payload());
@@ -247,6 +248,34 @@ fn put_forward<'a>(out: &mut BytesMut, forward: &'a Forward, last: &mut Option<&
     out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
     out.put_slice(properties);
     out.put_slice(payload);
+}
+
+/// The answer to a batch: the shares that nobody took a message for.
+pub(super) fn unserved(unserved: &Unserved) -> Bytes {
+    if unserved.is_empty() {
+        return Bytes::new();
+    }
+    let mut out = BytesMut::new();
+    out.put_u8(FORMAT);
+    for (message, share) in unserved {
+        out.put_u32(*message);
+        put_text(&mut out, share);
+    }
+    out.freeze()
+}
+
+/// What an answer says; a node of the version before answers nothing, and what cannot be read says nothing.
+pub(super) fn read_unserved(payload: &[u8]) -> Unserved {
+    let mut rest = payload;
+    let mut unserved = Unserved::new();
+    if check_format(&mut rest).is_err() {
+        return unserved;
+    }
+    while let Ok(message) = rest.try_get_u32() {
+        let Ok(share) = text(&mut rest) else { break };
+        unserved.push((message, share.into()));
+    }
+    unserved
 }
 
 /// The number of a batch and its messages, in order.

@@ -13,6 +13,7 @@ use storage::{Done, GroupId, Proposal, StorageError};
 
 use super::Worker;
 use super::client::{Event, Post, Session};
+use super::share::{SharedMessage, is_missing};
 use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
 use crate::forward::Waiter;
 use crate::metrics::DropReason;
@@ -27,10 +28,14 @@ pub(super) enum Op {
     /// A publish was appended to the inboxes of one group.
     Appended {
         publish: u64,
+        /// To one member of a share.
+        shared: Option<Box<SharedMessage>>,
     },
     /// A publish was taken by another node for its live subscribers.
     Forwarded {
         publish: u64,
+        /// For one member of a share.
+        shared: Option<Box<SharedMessage>>,
     },
     /// PUBREL of a durable session: PUBCOMP is owed.
     Released {
@@ -154,11 +159,18 @@ impl Worker {
         session.scopes.leave();
     }
 
-    /// A subscription that was committed is in the stored session: it must take effect without a connection too.
+    /// A subscription that was committed is in the stored session: it must take effect without a connection too. A message of a share is
+    /// still somebody's.
     fn finish_detached(&self, committed: Committed) {
         match (committed.op, committed.reply) {
             (Op::Subscribed(ticket), Ok(Reply::Subscribed { .. })) => self.take_effect(&ticket),
             (Op::Unsubscribed(ticket), Ok(Reply::Unsubscribed { .. })) => self.end_effect(&ticket),
+            (
+                Op::Appended { shared: Some(shared), .. } | Op::Forwarded { shared: Some(shared), .. },
+                Ok(reply),
+            ) if is_missing(&reply) => {
+                self.publisher.pass_over(*shared);
+            }
             _ => {}
         }
     }
@@ -192,11 +204,13 @@ impl Worker {
                 session.publishes.received(publish, first, sequence);
             }
             (Op::Prepared { publish }, _) => session.publishes.prepared(publish),
-            (Op::Appended { publish }, reply) => {
+            (Op::Appended { publish, shared } | Op::Forwarded { publish, shared }, reply) => {
                 self.count_quota(&reply);
+                if let Some(shared) = shared.filter(|_| is_missing(&reply)) {
+                    self.share_again(session, publish, *shared);
+                }
                 session.publishes.appended(publish);
             }
-            (Op::Forwarded { publish }, _) => session.publishes.appended(publish),
             (Op::Fed, reply) => {
                 if let Reply::Fed { offset, over_quota } = reply {
                     self.stats.dropped(DropReason::InboxQuota, u64::from(over_quota));
