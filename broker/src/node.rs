@@ -39,7 +39,7 @@ use crate::auth::{AuthFileError, Authority};
 use crate::clock::NodeClock;
 use crate::cluster::join::JoinService;
 use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
-use crate::cluster::services::services;
+use crate::cluster::services::{services, until_retired};
 use crate::cluster::{LinkError, Links, Member};
 use crate::config::Config;
 use crate::forward::Forwarding;
@@ -53,6 +53,7 @@ use crate::usecase::isolation::{ClusterIsolation, LocalIsolation};
 use crate::usecase::lease::{BootLease, LeaseError};
 use crate::usecase::queue::ConnectQueue;
 use crate::usecase::reclaim::{Reclaimer, Retention};
+use crate::usecase::retire::Retirer;
 use crate::usecase::will::WillExecutor;
 use crate::worker::{self, Worker, Workers};
 
@@ -238,7 +239,7 @@ impl Node {
             let join =
                 JoinService::new(self.shared.store.clone(), &config.node.data_dir, self.shared.boot.node_id);
             let answered = self.shared.forwarding.serve(services(&self.shared, join));
-            let address = links.listen(answered).await?;
+            let address = links.listen(until_retired(answered, &self.shared.store)).await?;
             tracing::info!(%address, "peers are let in");
             links.follow(&self.member.members());
             self.shared.forwarding.start(links.clone());
@@ -246,11 +247,16 @@ impl Node {
             self.tasks.push(tokio::spawn(self.member.clone().follow_forever()));
         }
         self.listen(config)?;
+        let retirer = Arc::new(Retirer::new(&self.shared, self.member.clone(), config));
+        if self.member.links.is_some() {
+            self.tasks.push(tokio::spawn(retirer.clone().watch_forever()));
+        }
         let operator = operator::Operator {
             shared: self.shared.clone(),
             member: self.member.clone(),
             started_at: self.shared.clock.millis(),
             recorder: self.shared.metrics.control(),
+            retirer,
         };
         self.admin = admin::start(config, Arc::new(operator), self.shared.metrics.clone()).await?;
         Ok(())

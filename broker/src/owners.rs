@@ -270,6 +270,14 @@ impl Owners {
         self.registry.stop_admission(self.clock.tick());
     }
 
+    /// This boot was retired: its owners are somebody else's now. Nothing is admitted or written any more, whatever the lease said; the
+    /// sweeper closes the sockets.
+    pub fn expire(&self) {
+        let now = self.clock.tick();
+        self.registry.expire(now);
+        self.lease_until.fetch_min(now.0, Ordering::AcqRel);
+    }
+
     /// Closes every owner and waits until none is held.
     ///
     /// # Errors

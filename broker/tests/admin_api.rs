@@ -4,8 +4,10 @@ mod operator;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use broker::admin::EndError;
+use broker::usecase::retire::{GroupRetired, RetireError};
 use operator::{Api, FakeBroker, key, owner, read};
 use serde_json::{Value, json};
 use session::lifecycle::{EndReason, WillMode};
@@ -39,6 +41,7 @@ fn every_call_under_v1_needs_the_token() {
         ("GET", "/v1/sessions/a"),
         ("POST", "/v1/sessions/a/end"),
         ("GET", "/v1/nodes"),
+        ("POST", "/v1/nodes/2/retire"),
         ("GET", "/v1/audit"),
     ] {
         for wrong in [None, Some(""), Some("x"), Some(&token[1..]), Some(format!("{token}0").as_str())] {
@@ -304,4 +307,126 @@ fn the_document_is_served_as_json() {
     let api = Api::start(&FakeBroker::with(&[]), |_| ());
     let (status, document) = api.json("GET", "/openapi.json", "");
     assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+}
+
+const RETIRE: &str = "/v1/nodes/2/retire";
+
+/// P10: a retirement says which boot and by which one proof; anything else is refused with a reason, and nothing is done.
+#[test]
+fn a_retirement_that_is_not_understood_is_refused() {
+    let broker = FakeBroker::with(&[]);
+    let api = Api::start(&broker, |_| ());
+    let long = format!(r#"{{"boot":"b","attest":"{}"}}"#, "x".repeat(1_025));
+    for body in [
+        "",
+        "[]",
+        "{}",
+        r#"{"boot":"b"}"#,
+        r#"{"boot":"b","fence_agent":false}"#,
+        r#"{"boot":"b","attest":"off","fence_agent":true}"#,
+        r#"{"boot":"b","attest":""}"#,
+        r#"{"boot":"b","attest":"  "}"#,
+        r#"{"boot":"b","attest":"off\nsession.end"}"#,
+        r#"{"boot":"b","attest":"\u001b[2J"}"#,
+        r#"{"boot":"","attest":"off"}"#,
+        r#"{"boot":"b","attest":"off","force":true}"#,
+        r#"{"attest":"off"}"#,
+        &long,
+    ] {
+        let answer = api.json("POST", RETIRE, body);
+        check_problem(&answer, 400, "invalid");
+        assert!(!answer.1["detail"].to_string().contains("RetireRequest"), "{}", answer.1);
+    }
+    for id in ["0", "x", "-1", "18446744073709551616"] {
+        let path = format!("/v1/nodes/{id}/retire");
+        check_problem(&api.json("POST", &path, r#"{"boot":"b","attest":"off"}"#), 400, "invalid");
+    }
+    assert!(broker.retired.lock().expect("not poisoned").is_empty());
+}
+
+/// Two calls for one boot wait for one retirement; a repetition is a success that changes nothing; all of them are on record.
+#[test]
+fn retirements_are_shared_repeatable_and_on_record() {
+    let broker = FakeBroker::with(&[]);
+    let api = Api::start(&broker, |_| ());
+    let body = r#"{"boot":"b7","attest":"powered off by Ann"}"#;
+    std::thread::scope(|threads| {
+        let calls = [0, 1].map(|_| threads.spawn(|| api.json("POST", RETIRE, body)));
+        // Another proof for the same boot does not join them, whichever call came first.
+        let busy = loop {
+            let answer = api.json("POST", RETIRE, r#"{"boot":"b7","attest":"pulled the plug","now":true}"#);
+            if answer.0 == 409 {
+                break answer;
+            }
+            // It came first: it is over now.
+            assert_eq!(answer.0, 200);
+            broker.retired.lock().expect("not poisoned").clear();
+        };
+        check_problem(&busy, 409, "busy");
+        broker.lease_over.store(true, Ordering::SeqCst);
+        for call in calls {
+            let (status, answer) = call.join().expect("answered");
+            assert_eq!((status, &answer["retired_by"]), (200, &json!("attested")));
+        }
+    });
+    let (status, answer) = api.json("POST", RETIRE, body);
+    assert_eq!((status, &answer["unchanged"], &answer["node_id"]), (200, &json!(true), &json!(2)));
+    assert_eq!(answer["groups"], json!([{ "group": 0, "outcome": "already_retired", "detail": null }]));
+    let (_, audit) = api.json("GET", "/v1/audit", "");
+    let record = &audit["records"][0];
+    assert_eq!(
+        (&record["action"], &record["node_id"], &record["boot_id"], &record["result"], &record["waited"]),
+        (&json!("node.retire"), &json!(2), &json!("b7"), &json!("already_retired"), &json!(true))
+    );
+    assert_eq!(record["reason"], "attested: powered off by Ann");
+    assert!(record["who"].as_str().is_some_and(|who| who.contains("127.0.0.1")));
+}
+
+/// `now` hurries a retirement that waits already, and that is on record.
+#[test]
+fn a_retirement_that_waits_can_be_hurried() {
+    let broker = FakeBroker::with(&[]);
+    let api = Api::start(&broker, |_| ());
+    std::thread::scope(|threads| {
+        let patient = threads.spawn(|| api.json("POST", RETIRE, r#"{"boot":"b","fence_agent":true}"#));
+        let hurried = api.json("POST", RETIRE, r#"{"boot":"b","fence_agent":true,"now":true}"#);
+        assert_eq!((hurried.0, &hurried.1["retired_by"]), (200, &json!("fence_agent")));
+        // It may have come behind the hurried one: then it waits for itself.
+        broker.lease_over.store(true, Ordering::SeqCst);
+        assert_eq!(patient.join().expect("answered").0, 200);
+    });
+    let (_, audit) = api.json("GET", "/v1/audit", "");
+    let of_hurry: Vec<&Value> =
+        audit["records"].as_array().expect("a list").iter().filter(|it| it["waited"] == false).collect();
+    assert_eq!(of_hurry.len(), 1, "{audit}");
+    assert_eq!(of_hurry[0]["detail"], "exit 0: off");
+}
+
+#[test]
+fn every_way_not_to_retire_has_its_status_and_code_and_is_on_record() {
+    let broker = FakeBroker::with(&[]);
+    let api = Api::start(&broker, |_| ());
+    let failed = GroupRetired::Failed("no quorum".to_owned());
+    let groups = vec![(storage::GroupId(0), GroupRetired::Retired), (storage::GroupId(1), failed)];
+    let table = [
+        (RetireError::NotFound("node 2 has no boot b".to_owned()), 404, "not_found"),
+        (RetireError::Own, 409, "own_boot"),
+        (RetireError::Alive("it renewed its lease".to_owned()), 409, "alive"),
+        (RetireError::NoAgent, 409, "no_fence_agent"),
+        (RetireError::Unproved("exit 1".to_owned()), 503, "unproved"),
+        (RetireError::Unavailable("no quorum".to_owned()), 503, "unavailable"),
+        (RetireError::Partial(groups), 503, "partial"),
+    ];
+    for (error, status, code) in &table {
+        *broker.retire_error.lock().expect("not poisoned") = Some(error.clone());
+        let answer = api.json("POST", RETIRE, r#"{"boot":"b","attest":"off"}"#);
+        check_problem(&answer, *status, code);
+        if let RetireError::Partial(_) = error {
+            assert_eq!(answer.1["groups"][1]["detail"], "no quorum");
+        }
+    }
+    let (status, audit) = api.json("GET", "/v1/audit", "");
+    let records = audit["records"].as_array().expect("a list").iter().rev();
+    let results: Vec<&str> = records.filter_map(|record| record["result"].as_str()).collect();
+    assert_eq!((status, results), (200, table.iter().map(|(_, _, code)| *code).collect()));
 }

@@ -5,9 +5,11 @@ mod operator;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::Ordering;
 
 use broker::admin::EndError;
 use broker::auth::PasswordFile;
+use broker::usecase::retire::RetireError;
 use operator::{Api, FakeBroker, key, owner};
 use serde_json::{Value, json};
 
@@ -224,4 +226,41 @@ fn check_config_refuses_what_serve_refuses() {
     }
     std::fs::write(path("exactmq.toml"), "").expect("written");
     check(&exactmq(&["check-config", "--config", &path("exactmq.toml")], Some(directory.path())), 0);
+}
+
+/// `node retire`: one proof and no other, exit 4 for what is not proved, and what is done is told.
+#[test]
+fn a_boot_is_retired_from_the_command_line() {
+    let broker = FakeBroker::with(&[]);
+    let api = Api::start(&broker, |_| ());
+    broker.lease_over.store(true, Ordering::SeqCst);
+    let directory = Some(api.directory.path());
+    let retire =
+        |more: &[&str]| exactmq(&[&["node", "retire", "2", "--boot", "b"], more].concat(), directory);
+    for wrong in [
+        &[][..],
+        &["--attest", "off", "--fence-agent"],
+        &["--attest", " "],
+        &["--attest", "off\n"],
+        &["--attest"],
+    ] {
+        check(&retire(wrong), 2);
+    }
+    check(&exactmq(&["node", "retire", "2", "--attest", "off"], directory), 2);
+    for (error, code) in [
+        (RetireError::Alive("it answers".to_owned()), 4),
+        (RetireError::Unproved("the fence agent failed".to_owned()), 4),
+        (RetireError::NotFound("no boot".to_owned()), 1),
+        (RetireError::Own, 1),
+        (RetireError::Unavailable("no quorum".to_owned()), 1),
+    ] {
+        *broker.retire_error.lock().expect("not poisoned") = Some(error);
+        check(&retire(&["--attest", "off"]), code);
+    }
+    let text = check(&retire(&["--attest", "powered off by Ann"]), 0);
+    assert_eq!(text, "boot b of node 2 is retired (attested)\n  group 0: retired\n");
+    let answer = json_of(&retire(&["--fence-agent", "--json"]));
+    assert_eq!((&answer["unchanged"], &answer["node_id"]), (&json!(true), &json!(2)));
+    let nobody = tempfile::tempdir().expect("a directory");
+    check(&exactmq(&["node", "retire", "2", "--boot", "b", "--fence-agent"], Some(nobody.path())), 5);
 }

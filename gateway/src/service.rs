@@ -222,6 +222,13 @@ pub trait Service: Sized + 'static {
         out: &mut Output,
     ) -> Result<(), Disconnecting>;
 
+    /// Whether bytes may go to the client of this session now. Asked before each write to its socket, with the clock as it is then: what
+    /// was encoded before the process was stopped must not leave behind the end of its owner's lease (DESIGN §7). When false, the
+    /// connection is closed and what waits is dropped.
+    fn may_write(&self, _session: &Self::Session) -> bool {
+        true
+    }
+
     /// Packet id for a transient exchange taken out of the outbox; `None`: no room in the client's window, hold it back.
     fn begin_exchange(&self, session: &mut Self::Session, exactly_once: bool) -> Option<u16>;
 

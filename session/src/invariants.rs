@@ -14,6 +14,7 @@
 //! | I1 | the counters of an inbox are those of its unsettled entries | DESIGN §9 | [`inbox_shape`]: load, tests |
 //! | I2 | at most 65,535 offsets from the oldest unsettled one on were ever sent, so that a packet id names one of them | MQTT 5 §2.2.1 | [`inbox_span`]: load, check |
 //! | Q2 | a message has as many references as entries and retained topics refer to it, and is stored while it has one | DESIGN §9 | `Messages::release`, load, tests |
+//! | Q3 | channels, members, claims and leases of the queue layer agree: members keep the leases of their channel, claims have a member and a record, counters are right | DESIGN §9 | `queue::Space::check`: load, tests |
 //! | T1 | totals are the sums of what they count | – | [`totals`]: load, tests |
 
 use thiserror::Error;
@@ -50,6 +51,8 @@ pub enum Violation {
     Totals { what: &'static str, left: u64, right: u64 },
     #[error("invariant L5: {what} {id} does not fit its session")]
     Orphan { what: &'static str, id: u64 },
+    #[error("invariant Q3: {what}")]
+    Queue { what: String },
 }
 
 /// L2.

@@ -8,10 +8,12 @@
 
 pub mod id;
 pub mod invariants;
+pub mod lease;
 pub mod lifecycle;
 pub mod limits;
 pub mod message;
 pub mod owner;
 pub mod qos;
+pub mod queue;
 pub mod time;
 pub mod topic;

@@ -2,6 +2,7 @@
 //! not its own judge), and waiting for conditions with deadlines.
 
 pub mod client;
+pub mod cluster;
 pub mod node;
 pub mod wait;
 pub mod wire;

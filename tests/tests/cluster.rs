@@ -2,89 +2,19 @@
 //! back, a node without a majority.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use tests::cluster::{
+    Cluster, SETTLE, connect_when_served, durable, free_port, signal, start_node, status, succeeds,
+};
 use tests::{Client, Node, Options, Packet, eventually};
 
-/// How long the cluster may take to get over a change.
-const SETTLE: Duration = Duration::from_secs(30);
 const SERVER_UNAVAILABLE: u8 = 0x88;
 
-/// A port that was free a moment ago: a node keeps it over restarts, and others are told of it. Below those that the system gives to
-/// connections, so that none of them takes it while its node is down.
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 10_000 + u16::try_from(number % 20_000).expect("below 20,000");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
-
-struct Cluster {
-    nodes: Vec<Node>,
-}
-
-impl Cluster {
-    /// Nodes 1 to 3: the first is made one, the others join it.
-    fn of_three() -> Self {
-        let ports = [free_port(), free_port(), free_port()];
-        let nodes: Vec<Node> = (1..=3).zip(ports).map(|(id, port)| start(id, port)).collect();
-        let cluster = Self { nodes };
-        succeeds(&cluster.node(1).cli(&["cluster", "init"]));
-        for id in [2, 3] {
-            let seed = format!("127.0.0.1:{}", ports[0]);
-            succeeds(&cluster.node(id).cli(&["cluster", "join", &seed]));
-        }
-        cluster.settle();
-        cluster
-    }
-
-    fn node(&self, id: usize) -> &Node {
-        &self.nodes[id - 1]
-    }
-
-    fn node_mut(&mut self, id: usize) -> &mut Node {
-        &mut self.nodes[id - 1]
-    }
-
-    /// Waits until all nodes see the same three voters of every group, a leader of each, and each other.
-    fn settle(&self) {
-        for node in &self.nodes {
-            eventually("three voters, a leader, all reachable", SETTLE, || {
-                let view = status(node);
-                let groups = view["groups"].as_array()?;
-                let formed = groups.iter().all(|group| {
-                    group["voters"].as_array().is_some_and(|voters| voters.len() == 3)
-                        && group["leader"].is_u64()
-                });
-                let seen = view["nodes"].as_array()?.iter().all(|node| node["reachable"] == true);
-                (formed && seen && serves(node)).then_some(())
-            });
-        }
-    }
-}
-
 fn start(id: u64, peer_port: u16) -> Node {
-    Node::start_with(&[
-        &format!("node.id={id}"),
-        &format!("cluster.peer=127.0.0.1:{peer_port}"),
-        "cluster.secret=0123456789abcdef0123456789abcdef",
-        "cluster.trusted_network=true",
-        "node.workers=1",
-        "storage.segment_bytes=1048576",
-        "node.sys_interval_s=0",
-    ])
-}
-
-fn status(node: &Node) -> Value {
-    serde_json::from_str(&node.admin_get("/v1/cluster")).expect("JSON")
+    start_node(id, peer_port, &[])
 }
 
 /// The whole answer of `/health/ready`.
@@ -94,34 +24,6 @@ fn ready(node: &Node) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     answer
-}
-
-/// Whether a new client is served.
-fn serves(node: &Node) -> bool {
-    let (_, connack) = Client::try_connect(node.mqtt, &Options::v5("probe"));
-    connack.reason() == 0
-}
-
-fn succeeds(output: &Output) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
-}
-
-fn signal(node: &Node, signal: &str) {
-    let sent = Command::new("kill").args([signal, &node.pid().to_string()]).status();
-    assert!(sent.expect("kill runs").success());
-}
-
-fn durable(client_id: &str) -> Options {
-    Options::v5(client_id).expiry(300).resume()
-}
-
-/// CONNECT until it is taken.
-fn connect_when_served(node: &Node, options: &Options) -> (Client, bool) {
-    eventually("CONNECT is taken", SETTLE, || {
-        let (client, connack) = Client::try_connect(node.mqtt, options);
-        (connack.reason() == 0).then(|| (client, connack.body[0] & 1 != 0))
-    })
 }
 
 fn payloads(client: &mut Client, count: usize) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Who ended what, when, why, with which result: one JSON line a decision, fsynced before the answer goes out.
+//! Who ended or retired what, when, why, with which result: one JSON line a decision, fsynced before the answer goes out.
 //!
 //! `audit.jsonl` grows to its limit, then becomes `audit.1.jsonl` in place of the one before: at most two files. After a
 //! failed write nothing more is ended over the API, since it could not be recorded.
@@ -28,7 +28,7 @@ pub struct AuditRecord {
     pub seq: u64,
     /// When it was written, milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// For example `session.end`.
+    /// `session.end` or `node.retire`.
     pub action: String,
     pub who: String,
     pub namespace: String,
@@ -38,9 +38,20 @@ pub struct AuditRecord {
     pub reason: String,
     pub will: String,
     pub release: bool,
-    /// `ended`, or the code of the problem that was answered.
+    /// `ended`, `retired`, `already_retired`, or the code of the problem that was answered.
     pub result: String,
     pub revision: Option<u64>,
+    /// The node and the boot that were retired, or were to be.
+    #[serde(default)]
+    pub node_id: Option<u64>,
+    #[serde(default)]
+    pub boot_id: Option<String>,
+    /// Whether the end of its lease was waited for.
+    #[serde(default)]
+    pub waited: Option<bool>,
+    /// What the fence agent said, or what was wrong.
+    #[serde(default)]
+    pub detail: Option<String>,
 }
 
 /// Answer of `GET /v1/audit`: newest first.

@@ -18,6 +18,10 @@ pub(super) fn record(client_id: &str) -> AuditRecord {
         release: false,
         result: "ended".to_owned(),
         revision: Some(2),
+        node_id: None,
+        boot_id: None,
+        waited: None,
+        detail: None,
     }
 }
 
@@ -68,7 +72,7 @@ fn a_torn_line_costs_only_itself() {
 #[test]
 fn the_log_is_bounded_and_keeps_the_newest() {
     let directory = tempfile::tempdir().expect("a directory");
-    let bytes_max = 2_000;
+    let bytes_max = 3_000;
     let audit = Audit::open(directory.path(), bytes_max).expect("open");
     (0..50).for_each(|_| audit.append(record("c")).expect("written"));
     let seqs = all(&audit, 3);

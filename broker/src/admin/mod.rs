@@ -10,6 +10,7 @@ mod model;
 mod openapi;
 mod page;
 mod problem;
+mod retire;
 mod sessions;
 mod start;
 mod token;
@@ -34,11 +35,13 @@ pub use model::{
     SessionSummary, SessionsView, StateWord, SubscriptionView, WillView,
 };
 pub use problem::Problem;
+pub use retire::{RetireAnswer, RetireGroup, RetireRequest, RetireWaiting, Retirements, check_attestation};
 pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use token::{AdminToken, TokenError};
 
 use crate::cluster::Member;
 use crate::metrics::Metrics;
+use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired};
 
 /// Bytes of the largest request body.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -56,6 +59,12 @@ pub trait AdminPort: Send + Sync + 'static {
     fn end_session(&self, key: Key, command: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>>;
     /// All nodes with their boots.
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>>;
+    /// Retires a boot whose node is gone. As long as its lease; `progress` says how long and may hurry it.
+    fn retire_boot(
+        &self,
+        order: RetireOrder,
+        progress: Arc<RetireProgress>,
+    ) -> PortFuture<'_, Result<Retired, RetireError>>;
     /// The node in its cluster; `None`: there is nothing to say.
     fn cluster(&self) -> Option<Arc<Member>> {
         None
@@ -164,6 +173,7 @@ pub struct AdminState {
     pub port: Arc<dyn AdminPort>,
     pub token: Arc<AdminToken>,
     pub audit: Arc<Audit>,
+    pub retirements: Arc<Retirements>,
     pub metrics: Arc<Metrics>,
     /// `/metrics` asks for the token too.
     pub metrics_token: bool,
@@ -181,6 +191,7 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/sessions/{client_id}", get(sessions::show), true),
         ("/v1/sessions/{client_id}/end", post(sessions::end), true),
         ("/v1/nodes", get(nodes), true),
+        ("/v1/nodes/{id}/retire", post(retire::retire), true),
         ("/v1/cluster", get(cluster::show), true),
         ("/v1/cluster/init", post(cluster::init), true),
         ("/v1/cluster/join", post(cluster::join), true),

@@ -282,8 +282,10 @@ pub struct BootView {
     pub current: bool,
     pub lease_until_ms: u64,
     pub retired_at_ms: Option<u64>,
-    /// By which proof: `graceful_receipt`, `crash_receipt`, `attested`, `fence_agent`.
+    /// By which proof: `graceful_receipt`, `crash_receipt`, `attested`, `fence_agent`, `lease`.
     pub retired_by: Option<String>,
+    /// What the operator attested, or the fence agent said.
+    pub retired_because: Option<Arc<str>>,
 }
 
 /// One node.

@@ -30,10 +30,54 @@ pub(super) fn document() -> Value {
 
 fn all_paths() -> Value {
     let mut all = paths();
-    if let (Value::Object(all), Value::Object(cluster)) = (&mut all, cluster_paths()) {
-        all.extend(cluster);
+    for more in [cluster_paths(), node_paths()] {
+        if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
+            all.extend(more);
+        }
     }
     all
+}
+
+fn node_paths() -> Value {
+    let mut retired = answers(
+        "Retired in every group that knows the boot, now or before",
+        reference("RetireAnswer"),
+        &[
+            ("400", "invalid"),
+            ("401", "unauthorized"),
+            ("404", "not_found: the node has no such boot"),
+            (
+                "409",
+                "alive: it answers or renewed its lease, nothing was retired; own_boot; no_fence_agent; busy: under way with another proof",
+            ),
+            ("413", "too_large"),
+            ("500", "audit: retired or not, it could not be recorded; internal"),
+            (
+                "503",
+                "unproved: the fence agent failed; unavailable: no majority; partial: `groups` says which group is left, ask again; audit: an earlier record failed, nothing was done",
+            ),
+        ],
+    );
+    retired["202"] = json!({
+        "description": "After 20 s: it waits for the end of the boot's lease and goes on by itself; ask the same again to wait for it",
+        "content": { "application/json": { "schema": reference("RetireWaiting") } },
+    });
+    json!({
+        "/v1/nodes": { "get": {
+            "summary": "Nodes and their boots",
+            "responses": answers("All nodes", reference("Nodes"), &CALL[1..]),
+        } },
+        "/v1/nodes/{id}/retire": { "post": {
+            "summary": "Retire a boot whose node is gone: its sessions may be taken over, its Wills and expiries run",
+            "description": "Takes effect when the lease of the boot and isolation.drift_ms are over, unless `now`: should the proof be wrong, \
+                            the node has stopped by itself by then. Repeating it is safe. One of `attest` and `fence_agent` is given.",
+            "parameters": [
+                { "name": "id", "in": "path", "required": true, "schema": { "type": "integer", "minimum": 1 } },
+            ],
+            "requestBody": { "required": true, "content": { "application/json": { "schema": reference("RetireRequest") } } },
+            "responses": retired,
+        } },
+    })
 }
 
 fn cluster_paths() -> Value {
@@ -108,12 +152,8 @@ fn paths() -> Value {
                 ("503", "unproved, close, deadline, unavailable; audit: an earlier record failed, nothing was done"),
             ]),
         } },
-        "/v1/nodes": { "get": {
-            "summary": "Nodes and their boots",
-            "responses": answers("All nodes", reference("Nodes"), &CALL[1..]),
-        } },
         "/v1/audit": { "get": {
-            "summary": "Who ended what, when, why, with which result; newest first",
+            "summary": "Who ended or retired what, when, why, with which result; newest first",
             "parameters": [
                 parameter("limit", "query", json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 })),
                 parameter("cursor", "query", json!({ "type": "string" })),
@@ -271,6 +311,7 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
         ("lease_until_ms", number()),
         ("retired_at_ms", maybe("integer")),
         ("retired_by", maybe("string")),
+        ("retired_because", maybe("string")),
     ];
     let node = [
         ("node_id", number()),
@@ -280,7 +321,35 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
         ("started_at_ms", maybe("integer")),
         ("boots", list("Boot")),
     ];
-    vec![("Boot", object(&boot)), ("Node", object(&node)), ("Nodes", object(&[("nodes", list("Node"))]))]
+    let mut request = object(&[
+        ("boot", text()),
+        (
+            "attest",
+            json!({ "type": ["string", "null"], "minLength": 1, "maxLength": 1024,
+                    "description": "How it is known that nothing of the node runs; one line" }),
+        ),
+        ("fence_agent", json!({ "type": "boolean", "default": false })),
+        ("now", json!({ "type": "boolean", "default": false })),
+    ]);
+    request["required"] = json!(["boot"]);
+    request["additionalProperties"] = json!(false);
+    let group = [("group", number()), ("outcome", text()), ("detail", maybe("string"))];
+    let answer = [
+        ("node_id", number()),
+        ("boot_id", text()),
+        ("retired_by", text()),
+        ("unchanged", flag()),
+        ("groups", list("RetireGroup")),
+    ];
+    vec![
+        ("Boot", object(&boot)),
+        ("Node", object(&node)),
+        ("Nodes", object(&[("nodes", list("Node"))])),
+        ("RetireRequest", request),
+        ("RetireGroup", object(&group)),
+        ("RetireAnswer", object(&answer)),
+        ("RetireWaiting", object(&[("state", text()), ("remaining_ms", number())])),
+    ]
 }
 
 fn end_schemas() -> Vec<(&'static str, Value)> {
@@ -305,6 +374,10 @@ fn end_schemas() -> Vec<(&'static str, Value)> {
         ("release", flag()),
         ("result", text()),
         ("revision", maybe("integer")),
+        ("node_id", maybe("integer")),
+        ("boot_id", maybe("string")),
+        ("waited", maybe("boolean")),
+        ("detail", maybe("string")),
     ];
     let problem =
         [("type", text()), ("title", text()), ("status", number()), ("code", text()), ("detail", text())];

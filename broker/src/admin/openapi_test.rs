@@ -23,6 +23,13 @@ impl AdminPort for NoPort {
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
         unavailable()
     }
+    fn retire_boot(
+        &self,
+        _: RetireOrder,
+        _: Arc<RetireProgress>,
+    ) -> PortFuture<'_, Result<Retired, RetireError>> {
+        Box::pin(async { Err(RetireError::Own) })
+    }
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {
         Box::pin(async { Vec::new() })
     }
@@ -39,6 +46,7 @@ fn the_document_has_exactly_the_routes() {
         port: Arc::new(NoPort),
         token: Arc::new(AdminToken::open(&directory.path().join("token")).expect("made")),
         audit: Arc::new(Audit::open(directory.path(), 1 << 20).expect("made")),
+        retirements: Arc::default(),
         metrics: Metrics::new(1, 1),
         metrics_token: false,
     };
@@ -131,7 +139,21 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
         lease_until_ms: 1,
         retired_at_ms: None,
         retired_by: None,
+        retired_because: None,
     };
+    let retire = RetireRequest { boot: "b".to_owned(), attest: None, fence_agent: true, now: false };
+    let group = RetireGroup { group: 0, outcome: "retired".to_owned(), detail: None };
+    let retired = RetireAnswer {
+        node_id: 1,
+        boot_id: "b".into(),
+        retired_by: "attested".to_owned(),
+        unchanged: false,
+        groups: vec![group.clone()],
+    };
+    check_fields("RetireRequest", &retire);
+    check_fields("RetireGroup", &group);
+    check_fields("RetireAnswer", &retired);
+    check_fields("RetireWaiting", &RetireWaiting { state: "waiting".to_owned(), remaining_ms: 1 });
     let node = NodeView {
         node_id: 1,
         local: true,

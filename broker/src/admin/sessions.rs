@@ -129,6 +129,10 @@ async fn end_and_record(
         release: request.release,
         result: problem.as_ref().map_or_else(|| "ended".to_owned(), |problem| problem.code().to_owned()),
         revision: result.as_ref().ok().map(|done| done.revision),
+        node_id: None,
+        boot_id: None,
+        waited: None,
+        detail: None,
     };
     let audit = Arc::clone(&state.audit);
     let written = tokio::task::spawn_blocking(move || audit.append(record)).await;

@@ -88,6 +88,7 @@ pub async fn start(
         port,
         token: Arc::new(token),
         audit: Arc::new(audit),
+        retirements: Arc::default(),
         metrics,
         metrics_token: config.admin.metrics_token,
     };

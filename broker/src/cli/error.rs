@@ -46,7 +46,7 @@ impl CliError {
         }
         let exit = match code {
             "fenced" => Self::FENCED,
-            "unproved" => Self::UNPROVED,
+            "unproved" | "alive" => Self::UNPROVED,
             _ => Self::FAILED,
         };
         Self { code: exit, message }

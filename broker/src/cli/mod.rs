@@ -40,7 +40,7 @@ enum Command {
     /// List, show and end sessions
     #[command(subcommand)]
     Session(session::Command),
-    /// List and show nodes
+    /// List, show and retire nodes
     #[command(subcommand)]
     Node(node::Command),
     /// Form a cluster, and show it

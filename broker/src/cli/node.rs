@@ -1,12 +1,18 @@
-//! `exactmq node list|show`.
+//! `exactmq node list|show|retire`.
+
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Remote;
 use super::error::CliError;
 use super::http::Client;
 use super::output::{cell, print, print_json, table, time};
+use crate::admin::check_attestation;
+
+/// A lease, the drift and the fence agent take less.
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(900);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -19,6 +25,30 @@ pub(super) enum Command {
     Show {
         /// Node id
         id: u64,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Retire a boot of another node that is gone: its sessions may be taken over, its Wills and expiries run
+    ///
+    /// Waits until the lease of that boot and isolation.drift_ms are over, then until every group has retired it. A boot that answers
+    /// or renews its lease meanwhile lives: nothing is retired, exit code 4. So too when the fence agent fails. Interrupted, it goes on
+    /// by itself; repeating it is safe.
+    #[command(group = clap::ArgGroup::new("proof").required(true))]
+    Retire {
+        /// Node id
+        id: u64,
+        /// Boot id, as `exactmq node show ID` lists it
+        #[arg(long, value_name = "B")]
+        boot: String,
+        /// How you know that nothing of that node runs, for example "powered off by …"; it is recorded
+        #[arg(long, value_name = "TEXT", group = "proof")]
+        attest: Option<String>,
+        /// Have isolation.fence_agent power the node off
+        #[arg(long, group = "proof")]
+        fence_agent: bool,
+        /// Do not wait for the end of the lease: two connections may act for one session if the node runs after all
+        #[arg(long)]
+        now: bool,
         #[command(flatten)]
         remote: Remote,
     },
@@ -47,7 +77,53 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
             }
             Ok(())
         }
+        Command::Retire { id, boot, attest, fence_agent, now, remote } => {
+            if let Some(Err(what)) = attest.as_deref().map(check_attestation) {
+                return Err(CliError::usage(format!("--attest {what}")));
+            }
+            let body = json!({ "boot": boot, "attest": attest, "fence_agent": fence_agent, "now": now });
+            let answer = retire(id, &body, &remote)?;
+            if remote.json {
+                print_json(&answer)
+            } else {
+                print(&retired(id, &answer))
+            }
+            Ok(())
+        }
     }
+}
+
+/// Asks until it is done: an answer comes after a while although it is not.
+fn retire(id: u64, body: &Value, remote: &Remote) -> Result<Value, CliError> {
+    let client = Client::new(remote)?;
+    let begun = Instant::now();
+    if body.get("now").and_then(Value::as_bool) != Some(true) {
+        eprintln!("waiting until the lease of the boot is over; --now does not wait");
+    }
+    loop {
+        let answer = client.post(&format!("/v1/nodes/{id}/retire"), body)?;
+        if answer.get("state").and_then(Value::as_str) != Some("waiting") {
+            return Ok(answer);
+        }
+        if begun.elapsed() > RETIRE_TIMEOUT {
+            let what =
+                "the boot is not retired yet; the node goes on with it, `exactmq node show` says when it is";
+            return Err(CliError::failed(&what));
+        }
+        eprintln!("still waiting, {} ms to go", cell(&answer, "remaining_ms"));
+    }
+}
+
+fn retired(id: u64, answer: &Value) -> String {
+    let boot = cell(answer, "boot_id");
+    let by = cell(answer, "retired_by");
+    let before = answer.get("unchanged").and_then(Value::as_bool) == Some(true);
+    let mut text =
+        format!("boot {boot} of node {id} {} retired ({by})\n", if before { "was already" } else { "is" });
+    for group in list_of(answer, "groups") {
+        text.push_str(&format!("  group {}: {}\n", cell(group, "group"), cell(group, "outcome")));
+    }
+    text
 }
 
 fn list_of<'a>(value: &'a Value, name: &str) -> &'a [Value] {
@@ -80,8 +156,9 @@ fn boots(node: &Value) -> String {
             time(boot, "lease_until_ms"),
             time(boot, "retired_at_ms"),
             cell(boot, "retired_by"),
+            cell(boot, "retired_because"),
         ]
     };
-    let heads = ["BOOT", "CURRENT", "LEASE UNTIL", "RETIRED", "RETIRED BY"];
+    let heads = ["BOOT", "CURRENT", "LEASE UNTIL", "RETIRED", "RETIRED BY", "BECAUSE"];
     table(&heads, &list_of(node, "boots").iter().map(row).collect::<Vec<_>>())
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway::codec::ReasonCode;
-use ownerrpc::link::services::{CLUSTER, QUIESCE, RAFT};
+use ownerrpc::link::services::{CLUSTER, FORWARD, QUIESCE, RAFT};
 use ownerrpc::link::{Answer, Call, Refusal, RefusalKind, Service, Services};
 use ownerrpc::server::Quiescing;
 use ownerrpc::{Quiesce, QuiesceFailure, QuiesceServer};
-use session::id::Owner;
-use storage::Store;
+use session::id::{Boot, Owner};
+use storage::{GroupId, Store};
 use tokio::time::Instant;
 
 use super::join::JoinService;
@@ -33,6 +33,30 @@ impl<S: Service> Service for MembersOnly<S> {
         }
         self.0.call(call)
     }
+}
+
+/// A service that a boot may call until it is retired: what it still has to say is of owners that are somebody else's now.
+struct UntilRetired {
+    service: Arc<dyn Service>,
+    store: Store,
+}
+
+impl Service for UntilRetired {
+    fn call(&self, call: Call) -> Answer {
+        let boot = Boot { node_id: call.peer.node_id, boot_id: Arc::clone(&call.peer.boot_id) };
+        let retired =
+            |group| self.store.read(group, |rows| rows.boot(&boot).is_some_and(|row| row.retired.is_some()));
+        if (0..self.store.groups()).map(GroupId).any(retired) {
+            let refusal = Refusal::new(RefusalKind::NotAdmitted, "this boot was retired");
+            return Box::pin(std::future::ready(Err(refusal)));
+        }
+        self.service.call(call)
+    }
+}
+
+/// Messages of a retired boot are not taken any more.
+pub(crate) fn until_retired(services: Services, store: &Store) -> Services {
+    services.behind(FORWARD, |service| Arc::new(UntilRetired { service, store: store.clone() }))
 }
 
 /// The groups of the store.

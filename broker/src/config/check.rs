@@ -36,6 +36,10 @@ pub(super) fn check(
     check_duplicates(config, &origin, problems);
     check_namespaces(config, &origin, problems);
     check_cluster(config, &origin, problems);
+    if config.isolation.fence_auto && config.isolation.fence_agent.is_none() {
+        let message = "isolation.fence_auto is true, but isolation.fence_agent says not what to run";
+        problems.push(Problem { origin: origin("isolation.fence_auto"), message: message.to_owned() });
+    }
     if config.auth.password_file.is_none() && config.acl.file.is_some() && !certificates(config) {
         let message = "without auth.password_file or client certificates every client is anonymous: the user \
                        sections of acl.file match nobody";

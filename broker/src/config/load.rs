@@ -209,6 +209,14 @@ fn raw_of(value: &DeValue<'_>) -> Raw {
         DeValue::Boolean(value) => Raw::Bool(*value),
         DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
             .map_or(Raw::Other("number out of range"), Raw::Integer),
+        DeValue::Array(items) => {
+            let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
+                DeValue::String(text) => Some(text.to_string()),
+                _ => None,
+            };
+            let texts: Option<Vec<String>> = items.iter().map(text).collect();
+            texts.map_or(Raw::Other("array of something else than texts"), Raw::Texts)
+        }
         other => Raw::Other(other.type_str()),
     }
 }

@@ -169,13 +169,29 @@ pub struct Owner {
 
 choice! {
     /// What may prove that a lost owner stopped.
-    IsolationMode { Strict = "strict" }
+    IsolationMode {
+        /// Evidence only.
+        Strict = "strict",
+        /// Also the end of its boot's lease and the drift: every node stops by itself at its lease end.
+        Lease = "lease",
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Isolation {
     pub mode: IsolationMode,
+    /// How far the clocks of two nodes may run apart during one lease.
+    pub drift_ms: u64,
+    /// Powers a node off; exit 0 is the proof.
+    pub fence_agent: Option<CommandLine>,
+    pub fence_timeout_ms: u64,
+    /// The fence agent is run without being asked.
+    pub fence_auto: bool,
 }
+
+/// A program and its arguments; no shell reads them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine(pub Arc<[String]>);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
@@ -344,7 +360,13 @@ impl Default for Config {
                 capacity: 100_000,
                 close_retry_ms: 250,
             },
-            isolation: Isolation { mode: IsolationMode::Strict },
+            isolation: Isolation {
+                mode: IsolationMode::Strict,
+                drift_ms: 5_000,
+                fence_agent: None,
+                fence_timeout_ms: 30_000,
+                fence_auto: false,
+            },
             cluster: Cluster::default(),
             storage: Storage {
                 engine: EngineKind::Redb,

@@ -6,8 +6,11 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{AdminAddress, ClusterSecret, HostPort};
+use super::{AdminAddress, ClusterSecret, CommandLine, HostPort};
 
+/// Texts of a command line, and bytes of each.
+const ARGUMENTS_MAX: usize = 64;
+const ARGUMENT_BYTES_MAX: usize = 4_096;
 /// Bytes of an address that other nodes dial.
 const HOST_PORT_BYTES_MAX: usize = 260;
 
@@ -17,6 +20,8 @@ pub(super) enum Raw {
     Integer(i128),
     Bool(bool),
     Text(String),
+    /// An array of texts.
+    Texts(Vec<String>),
     /// From the environment or a flag, where everything is text.
     Loose(String),
     /// A TOML type that no key takes, by its name.
@@ -29,6 +34,7 @@ impl Raw {
             Self::Integer(value) => format!("the number {value}"),
             Self::Bool(value) => format!("{value}"),
             Self::Text(text) | Self::Loose(text) => format!("{text:?}"),
+            Self::Texts(texts) => format!("{texts:?}"),
             Self::Other(kind) => format!("a {kind}"),
         }
     }
@@ -197,6 +203,33 @@ impl Setting for ClusterSecret {
     fn read(raw: &Raw) -> Result<Self, String> {
         // What was written may be most of a secret: it is not repeated.
         Self::parse(raw).ok_or_else(|| format!("is not allowed; allowed: {}", Self::allowed()))
+    }
+}
+
+impl Setting for CommandLine {
+    fn allowed() -> String {
+        format!(
+            "a program and its arguments, 1 to {ARGUMENTS_MAX} texts, for example [\"/usr/local/sbin/fence\", \"--off\"]"
+        )
+    }
+    fn parse(raw: &Raw) -> Option<Self> {
+        let texts = match raw {
+            Raw::Texts(texts) => texts.clone(),
+            Raw::Loose(text) => {
+                let table: toml::Table = format!("it = {text}").parse().ok()?;
+                let texts = table.get("it").filter(|_| table.len() == 1)?.as_array()?;
+                texts.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<_>>()?
+            }
+            _ => return None,
+        };
+        let fits = (1..=ARGUMENTS_MAX).contains(&texts.len())
+            && !texts[0].is_empty()
+            && texts.iter().all(|text| text.len() <= ARGUMENT_BYTES_MAX && !text.contains('\0'));
+        fits.then(|| Self(texts.into()))
+    }
+    fn show(&self) -> Option<String> {
+        let texts: Vec<String> = self.0.iter().map(|text| quote(text)).collect();
+        Some(format!("[{}]", texts.join(", ")))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::admin::{
 use crate::cluster::Member;
 use crate::metrics::{ControlRecorder, EndOutcome};
 use crate::shared::Shared;
+use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired, Retirer};
 use crate::usecase::{self, EndInput};
 
 /// Rows of one group that one page looks at, wanted or not.
@@ -35,6 +36,7 @@ pub(super) struct Operator {
     pub member: Arc<Member>,
     pub started_at: Millis,
     pub recorder: ControlRecorder,
+    pub retirer: Arc<Retirer>,
 }
 
 impl AdminPort for Operator {
@@ -69,6 +71,14 @@ impl AdminPort for Operator {
 
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
         Box::pin(async move { Ok(self.all_nodes()) })
+    }
+
+    fn retire_boot(
+        &self,
+        order: RetireOrder,
+        progress: Arc<RetireProgress>,
+    ) -> PortFuture<'_, Result<Retired, RetireError>> {
+        Box::pin(async move { self.retirer.run(&order, &progress).await })
     }
 
     fn cluster(&self) -> Option<Arc<Member>> {
@@ -207,18 +217,16 @@ impl Operator {
     }
 
     fn boot_view(&self, row: BootRow) -> BootView {
-        let retired_by = row.retired.as_ref().map(|(_, proof)| match proof {
-            RetireProof::GracefulReceipt => "graceful_receipt".to_owned(),
-            RetireProof::CrashReceipt => "crash_receipt".to_owned(),
-            RetireProof::Attested { .. } => "attested".to_owned(),
-            RetireProof::FenceAgent { .. } => "fence_agent".to_owned(),
-        });
+        let proof = row.retired.as_ref().map(|(_, proof)| proof);
+        let retired_by = proof.map(|proof| proof.word().to_owned());
+        let retired_because = proof.and_then(RetireProof::text).cloned();
         BootView {
             current: row.boot == self.shared.boot,
             boot_id: row.boot.boot_id,
             lease_until_ms: row.lease_until.0,
             retired_at_ms: row.retired.map(|(at, _)| at.0),
             retired_by,
+            retired_because,
         }
     }
 

@@ -6,6 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Node, ServeError, Stopped, process};
 use crate::config::Config;
+use crate::usecase::lease::LeaseError;
 
 /// Gives the configuration as it is now, for SIGHUP; the error is already worded for the log.
 pub type ReadConfig = dyn Fn() -> Result<Config, String> + Send + Sync;
@@ -76,7 +77,7 @@ async fn run(mut config: Config, read_config: &ReadConfig) -> Result<Stopped, Se
     loop {
         match run_once(&mut config, &mut signals, read_config).await? {
             Ended::Stopped(stopped) => return Ok(stopped),
-            Ended::Restart => tracing::info!("starting anew to join a cluster"),
+            Ended::Restart => tracing::info!("starting anew"),
         }
     }
 }
@@ -122,11 +123,17 @@ async fn run_once(
     } else {
         tracing::info!("stopping");
     }
-    let stopped = tokio::select! {
-        stopped = tokio::time::timeout(timeout, node.stop(timeout)) => stopped.unwrap_or(Stopped::Unproved),
-        () = signals.stop() => Stopped::Unproved,
+    // Retired by the others while it did not answer, it may come back as a new boot only, when nothing of this one is left.
+    let retired = matches!(failure, Some(ServeError::Lease(LeaseError::Retired)));
+    if retired {
+        keep_ports(config, &node);
+    }
+    let (stopped, in_time) = tokio::select! {
+        stopped = tokio::time::timeout(timeout, node.stop(timeout)) => (stopped.unwrap_or(Stopped::Unproved), true),
+        () = signals.stop() => (Stopped::Unproved, false),
     };
     match failure {
+        Some(_) if retired && in_time && stopped == Stopped::Graceful => Ok(Ended::Restart),
         Some(error) => Err(error),
         None if restart => Ok(Ended::Restart),
         None => Ok(Ended::Stopped(stopped)),

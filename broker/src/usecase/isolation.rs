@@ -1,5 +1,5 @@
-//! What proves that an exact owner stopped (DESIGN §7): the live registry for this boot, boot receipts for older boots of this node.
-//! Nothing else here is evidence: neither time, nor the state of a row, nor an error.
+//! What proves that an exact owner stopped (DESIGN §7): the live registry for this boot, boot receipts for older boots of this node, the
+//! committed retirement of a boot ([`super::retire`]) for any. Nothing else here is evidence: neither time, nor the state of a row, nor an error.
 
 use std::future::Future;
 use std::pin::Pin;

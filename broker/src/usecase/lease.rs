@@ -16,6 +16,8 @@ use crate::owners::Owners;
 
 /// Pause after a renewal that failed.
 const RETRY: Duration = Duration::from_millis(500);
+/// How often it is looked whether this boot was retired; what was committed is applied here too.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Why the lease is over for good, or not begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -49,21 +51,45 @@ impl BootLease {
     /// Renews until the boot is retired. Runs until the task is dropped.
     ///
     /// # Errors
-    /// [`LeaseError::Retired`]: nothing of this boot is accepted any more.
+    /// [`LeaseError::Retired`]: nothing of this boot is accepted any more, and its owners stopped admitting and writing.
     pub async fn run_forever(&self) -> Result<(), LeaseError> {
         let pause = Duration::from_millis(self.lease_ms / 3);
         loop {
-            tokio::time::sleep(pause).await;
+            self.watch_for(pause).await?;
             while let Err(error) = self.renew().await {
                 self.owners.counters.lease_failures.fetch_add(1, Ordering::Relaxed);
                 if error == LeaseError::Retired {
                     return Err(error);
                 }
                 tracing::warn!("the boot lease could not be renewed; connections end at its deadline");
-                tokio::time::sleep(RETRY).await;
+                self.watch_for(RETRY).await?;
             }
             self.owners.counters.lease_renewals.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Waits, and ends early when any group retired this boot.
+    async fn watch_for(&self, pause: Duration) -> Result<(), LeaseError> {
+        let until = tokio::time::Instant::now() + pause;
+        loop {
+            let retired = |group| {
+                self.store.read(group, |rows| rows.boot(&self.boot).is_some_and(|row| row.retired.is_some()))
+            };
+            if (0..self.store.groups()).map(GroupId).any(retired) {
+                return Err(self.retired());
+            }
+            let now = tokio::time::Instant::now();
+            if now >= until {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK.min(until - now)).await;
+        }
+    }
+
+    /// This boot is over: its owners stop at once.
+    fn retired(&self) -> LeaseError {
+        self.owners.expire();
+        LeaseError::Retired
     }
 
     /// One renewal on every group.
@@ -90,7 +116,7 @@ impl BootLease {
         for reply in replies {
             match reply.await {
                 Ok(Ok(Reply::Done { revision, .. })) => lowest = lowest.min(revision),
-                Ok(Ok(Reply::Conflict(Conflict::BootRetired))) => return Err(LeaseError::Retired),
+                Ok(Ok(Reply::Conflict(Conflict::BootRetired))) => return Err(self.retired()),
                 Ok(Ok(_) | Err(_)) | Err(_) => outcome = Err(LeaseError::Unavailable),
             }
         }

@@ -6,12 +6,15 @@ pub mod connect;
 pub mod deadlines;
 pub mod disconnect;
 pub mod end;
+pub mod fence;
 pub mod heritage;
 pub mod isolation;
 pub mod lease;
+pub mod lease_watch;
 pub mod queue;
 pub mod quota;
 pub mod reclaim;
+pub mod retire;
 pub mod will;
 
 use std::sync::Arc;

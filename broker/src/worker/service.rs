@@ -136,6 +136,10 @@ impl Service for Worker {
         Ok(())
     }
 
+    fn may_write(&self, session: &Session) -> bool {
+        session.entry.may_write(self.shared.clock.tick())
+    }
+
     fn begin_exchange(&self, session: &mut Session, exactly_once: bool) -> Option<u16> {
         session.outbound.begin(exactly_once)
     }

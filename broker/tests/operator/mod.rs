@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use broker::admin::{
     AdminPort, Check, EndCommand, EndDone, EndError, NodeView, PortError, PortFuture, Running, SessionDetail,
@@ -14,8 +16,10 @@ use broker::admin::{
 };
 use broker::config::{AdminAddress, Config};
 use broker::metrics::Metrics;
+use broker::usecase::retire::{GroupRetired, RetireBy, RetireError, RetireOrder, RetireProgress, Retired};
 use serde_json::Value;
 use session::id::{Key, Owner};
+use session::lifecycle::RetireProof;
 
 /// A broker of rows without behaviour.
 #[derive(Default)]
@@ -25,6 +29,12 @@ pub struct FakeBroker {
     /// What the next End fails with.
     pub end_error: Mutex<Option<EndError>>,
     pub failing: Mutex<Option<String>>,
+    /// Boots that were retired, with whether that was in a hurry.
+    pub retired: Mutex<Vec<(RetireOrder, bool)>>,
+    /// What the next retirement fails with.
+    pub retire_error: Mutex<Option<RetireError>>,
+    /// A retirement waits until this is true, or until it is hurried.
+    pub lease_over: AtomicBool,
 }
 
 pub fn owner(key: &Key) -> Owner {
@@ -128,6 +138,30 @@ impl AdminPort for FakeBroker {
             boots: Vec::new(),
         };
         Box::pin(async { Ok(vec![node]) })
+    }
+
+    fn retire_boot(
+        &self,
+        order: RetireOrder,
+        progress: Arc<RetireProgress>,
+    ) -> PortFuture<'_, Result<Retired, RetireError>> {
+        Box::pin(async move {
+            if let Some(error) = self.retire_error.lock().expect("not poisoned").take() {
+                return Err(error);
+            }
+            while !self.lease_over.load(Ordering::SeqCst) && !progress.is_hurried() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            let mut retired = self.retired.lock().expect("not poisoned");
+            let unchanged = retired.iter().any(|(known, _)| known.boot == order.boot);
+            let proof = match &order.by {
+                RetireBy::Attest(text) => RetireProof::Attested { text: text.clone() },
+                RetireBy::FenceAgent => RetireProof::FenceAgent { text: "exit 0: off".into() },
+            };
+            retired.push((order, progress.is_hurried()));
+            let group = if unchanged { GroupRetired::Already } else { GroupRetired::Retired };
+            Ok(Retired { proof, unchanged, groups: vec![(storage::GroupId(0), group)] })
+        })
     }
 
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {

@@ -55,16 +55,19 @@ impl Finish {
 impl<S: Service> Connection<S> {
     /// Ends the connection now. Bounded: writes what the socket takes at once, reads at most one buffer.
     pub(super) fn close(&mut self, cx: &mut Context<'_>, finish: Finish) {
-        if finish.reset {
+        let over = self.session.as_ref().is_some_and(|session| !self.worker.service.may_write(session));
+        if finish.reset || over {
             self.out.drop_unsent_packets();
         }
+        // Neither the rest of a packet, nor what a layer below holds, may leave any more; that it is over may be said.
+        let mute = over && (self.out.pending() > 0 || self.blocked);
         if let Some(Disconnecting { reason, text }) = finish.notice
             && self.machine.is_connected()
         {
             self.out.disconnect(reason, text);
         }
         if self.transport.is_some() {
-            let written = self.write_at_once(cx);
+            let written = !mute && self.write_at_once(cx);
             if written && let Some(transport) = &mut self.transport {
                 transport.finish(cx);
             }

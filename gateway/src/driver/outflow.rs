@@ -32,6 +32,9 @@ impl<S: Service> Connection<S> {
         if self.out.pending() == 0 && !was_blocked {
             return Ok(());
         }
+        if self.session.as_ref().is_some_and(|session| !self.worker.service.may_write(session)) {
+            return Err(Finish::silent());
+        }
         let mut progress = false;
         self.blocked = false;
         while self.out.pending() > 0 {

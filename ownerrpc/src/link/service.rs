@@ -48,6 +48,15 @@ impl Services {
         self.services.push((number, service));
         self
     }
+
+    /// Puts something in front of the service with this number, if there is one.
+    #[must_use]
+    pub fn behind(mut self, number: u16, front: impl FnOnce(Arc<dyn Service>) -> Arc<dyn Service>) -> Self {
+        if let Some((_, service)) = self.services.iter_mut().find(|(known, _)| *known == number) {
+            *service = front(Arc::clone(service));
+        }
+        self
+    }
 }
 
 impl Service for Services {

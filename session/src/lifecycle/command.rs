@@ -129,6 +129,18 @@ pub enum Command {
     Feed(Box<Append>),
     /// How many retained messages this group holds at most; one that replaces another always fits. Idempotent.
     RetainedQuota(u64),
+    /// `BootRetire` of a boot that has not renewed its lease since `revision`, else Fenced: it lives. Where nothing but its silence says
+    /// that it stopped, one group is asked so first; a boot renews in all groups or in none.
+    BootRetireSilent {
+        boot: Boot,
+        revision: u64,
+        proof: RetireProof,
+        observed_at: Millis,
+    },
+    /// Leases of the queue layer.
+    Lease(crate::lease::LeaseCommand),
+    /// Channels of the queue layer.
+    Queue(crate::queue::QueueCommand),
 }
 
 /// What gives way when an inbox has no room for a message.
@@ -207,8 +219,45 @@ pub struct End {
 pub enum RetireProof {
     GracefulReceipt,
     CrashReceipt,
-    Attested { text: Arc<str> },
-    FenceAgent { text: Arc<str> },
+    /// An operator's word, at most `limits::RETIRE_TEXT_BYTES_MAX` bytes.
+    Attested {
+        text: Arc<str>,
+    },
+    /// A fence agent succeeded; what it said, as bounded.
+    FenceAgent {
+        text: Arc<str>,
+    },
+    /// Its lease and the drift allowed passed, and it stops by itself at the lease end: only where `isolation.mode = "lease"`.
+    Lease,
+}
+
+impl RetireProof {
+    /// The word for it in the admin API.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::GracefulReceipt => "graceful_receipt",
+            Self::CrashReceipt => "crash_receipt",
+            Self::Attested { .. } => "attested",
+            Self::FenceAgent { .. } => "fence_agent",
+            Self::Lease => "lease",
+        }
+    }
+
+    /// What the operator or the agent said.
+    #[must_use]
+    pub fn text(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Attested { text } | Self::FenceAgent { text } => Some(text),
+            Self::GracefulReceipt | Self::CrashReceipt | Self::Lease => None,
+        }
+    }
+}
+
+impl std::fmt::Display for RetireProof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

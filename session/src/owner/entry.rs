@@ -103,6 +103,13 @@ impl Entry {
         if self.stage() == Stage::Active { own.max(self.shared.boot_until()) } else { own }
     }
 
+    /// Whether bytes for this owner may still go to its socket: nothing leaves behind the end of its lease, whatever its stage. Ask with
+    /// a clock read for this write: the process may have been stopped since the turn began. Two atomic loads.
+    #[must_use]
+    pub fn may_write(&self, now: Tick) -> bool {
+        now < self.active_deadline()
+    }
+
     pub(super) fn lease_until(&self) -> Tick {
         Tick(self.lease_until.load(Ordering::Acquire))
     }

@@ -271,6 +271,12 @@ impl Registry {
         }
     }
 
+    /// The boot is over, whatever its lease said: as [`Self::stop_admission`], and nothing may be written for any owner any more.
+    pub fn expire(&self, now: Tick) {
+        self.stop_admission(now);
+        self.shared.table.0.lock().expire(&self.shared, now);
+    }
+
     /// Stops admission and requests the close of held owners, a page of at most 256 a call; returns how many are still held.
     /// Failing ones are asked again when their retry is due, so it may be called in a loop.
     pub fn close_page(&self, now: Tick) -> usize {

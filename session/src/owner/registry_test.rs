@@ -485,3 +485,30 @@ fn a_dropped_registry_leaves_no_circle() {
     assert_eq!(Arc::strong_count(&entry), 1);
     assert_eq!(Arc::strong_count(&socket), 1);
 }
+
+/// P1, DESIGN §7: the socket writer asks before each write. Behind the lease end nothing leaves, also for an owner that was fenced before
+/// and for one that the sweeper has not visited; a renewal of the boot counts.
+#[test]
+fn p1_nothing_is_written_behind_the_lease_end() {
+    let registry = registry(|_| {});
+    let (entry, _socket) = active(&registry, at(0), at(500));
+    assert!(entry.may_write(at(499)) && !entry.may_write(at(500)));
+    registry.renew_boot(at(400), 1, at(900)).expect("in time");
+    registry.fence(at(450), entry.owner()).expect("ours");
+    assert!(entry.may_write(at(899)), "a fenced owner may still say why it closes");
+    assert!(!entry.may_write(at(900)));
+}
+
+/// P1: a boot that learns that it was retired writes nothing more, whatever its lease said, and never again.
+#[test]
+fn p1_a_retired_boot_writes_nothing_more() {
+    let registry = registry(|_| {});
+    registry.renew_boot(at(0), 1, at(30_000)).expect("in time");
+    let (entry, _socket) = active(&registry, at(0), at(20_000));
+    registry.expire(at(100));
+    assert!(!entry.may_write(at(100)));
+    assert_eq!(registry.begin(at(100), &entry).err(), Some(OwnerError::Stopped));
+    assert_eq!(registry.renew_boot(at(101), 2, at(30_000)), Err(OwnerError::Stopped));
+    assert!(!entry.may_write(at(101)));
+    assert_eq!(registry.sweep(at(101), 16), Ok(1), "its socket is asked to close at once");
+}

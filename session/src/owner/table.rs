@@ -220,6 +220,16 @@ impl Table {
         }
     }
 
+    /// Ends the leases of all owners and of the boot, for ever: `renew_boot` and `install_lease` are refused once admission is stopped.
+    pub(super) fn expire(&mut self, shared: &Shared, now: Tick) {
+        if shared.boot_until() > now {
+            shared.boot_until.store(now.0, Ordering::Release);
+        }
+        for slot in self.slots_where(|entry| entry.lease_until() > now) {
+            self.slot(slot).entry.set_lease(now);
+        }
+    }
+
     /// Closes the admission of an owner; it is due for the sweeper at `due`. Does nothing when it is fenced already.
     pub(super) fn fence(&mut self, slot: u32, due: Tick) {
         let held = self.slot_mut(slot);

@@ -7,6 +7,7 @@ use crate::id::Boot;
 use crate::lifecycle::command::{DisconnectKind, RetireProof};
 use crate::lifecycle::reply::{Conflict, Reply};
 use crate::lifecycle::row::{BootRow, SessionState};
+use crate::limits::RETIRE_TEXT_BYTES_MAX;
 use crate::time::Millis;
 
 impl Group {
@@ -61,16 +62,17 @@ impl Group {
     }
 
     /// Retires `boot` and disconnects all its Active sessions, in key order. A boot cannot prove its own end: it is
-    /// running while it proposes.
+    /// running while it proposes. `silent_since`: the revision that its lease must still have.
     pub(super) fn boot_retire(
         &mut self,
         proposer: &Boot,
         boot: &Boot,
-        proof: &RetireProof,
-        observed_at: Millis,
+        silent_since: Option<u64>,
+        (proof, observed_at): (&RetireProof, Millis),
         digest: [u8; 32],
     ) -> Result<Reply, Conflict> {
-        if proposer == boot {
+        let long = proof.text().is_some_and(|text| text.len() > RETIRE_TEXT_BYTES_MAX);
+        if proposer == boot || long {
             return Err(Conflict::Illegal);
         }
         let now = self.clock;
@@ -78,6 +80,9 @@ impl Group {
         let row = &mut state.row;
         if row.retired.is_some() {
             return Ok(Reply::Done { revision: row.revision, unchanged: true });
+        }
+        if silent_since.is_some_and(|revision| revision != row.revision) {
+            return Err(Conflict::Fenced);
         }
         let stopped_at = row.lease_until.min(observed_at).min(now);
         row.revision = row.revision.saturating_add(1);

@@ -22,6 +22,7 @@ impl Group {
         }
         self.check_wills(&mut counted)?;
         self.check_lifetimes(&mut counted)?;
+        self.space.check().map_err(|what| Violation::Queue { what })?;
         counted.retained = self.retained.len() as u64;
         counted.messages_stored = self.messages.stored;
         counted.messages_resident_bytes = self.messages.resident_bytes;
@@ -111,6 +112,9 @@ impl Group {
         }
         for id in self.retained.values() {
             *refs.entry(*id).or_default() += 1;
+        }
+        for id in self.space.body_ids() {
+            *refs.entry(id).or_default() += 1;
         }
         invariants::equal("messages referred to", refs.len() as u64, self.messages.stored)?;
         for (id, count) in refs {

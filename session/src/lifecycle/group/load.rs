@@ -17,6 +17,7 @@ use crate::id::{Boot, Owner};
 use crate::invariants;
 use crate::lifecycle::command::WillKey;
 use crate::lifecycle::row::{BootRow, SessionState, SubscriptionOptions, WillRow};
+use crate::queue;
 use crate::time::Millis;
 
 impl Group {
@@ -28,7 +29,8 @@ impl Group {
     pub fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), RowError> {
         let (kind, rest) = key.split_first().ok_or_else(|| corrupt(key, "the key is empty"))?;
         match *kind {
-            META => self.load_meta(decode(key, value)?),
+            queue::ROW => self.space.load(key, value).map_err(|what| corrupt(key, &what))?,
+            META => self.load_meta(key, decode(key, value)?)?,
             BOOT => self.load_boot(decode(key, value)?),
             SESSION => self.load_session(key, decode(key, value)?)?,
             WILL => self.load_will(key, decode(key, value)?)?,
@@ -94,6 +96,7 @@ impl Group {
         }
         self.deadlines.changed = false;
         self.dirty.meta = true;
+        self.space.finish_load().map_err(RowError::Incoherent)?;
         self.check().map_err(|violation| RowError::Incoherent(violation.to_string()))
     }
 
@@ -129,7 +132,7 @@ impl Group {
         Ok(())
     }
 
-    fn load_meta(&mut self, row: MetaRow) {
+    fn load_meta(&mut self, key: &[u8], row: MetaRow) -> Result<(), RowError> {
         self.quota_messages = row.quota_messages;
         self.quota_bytes = row.quota_bytes;
         self.applied = row.applied;
@@ -142,6 +145,11 @@ impl Group {
         self.quota_rule = row.quota_rule;
         self.quota_retained = row.quota_retained;
         self.dirty.meta = false;
+        // Rows of channels come before this one, which says which ids of messages were given out.
+        let messages = &mut self.messages;
+        let adopted =
+            self.space.take_loaded_bodies(&mut |id, len, expires_at| messages.adopt(id, len, expires_at));
+        adopted.then_some(()).ok_or_else(|| corrupt(key, "a record refers to a message that cannot be"))
     }
 
     fn load_boot(&mut self, row: BootRow) {

@@ -22,12 +22,14 @@ use super::reply::{Conflict, Reply};
 use super::row::{BootRow, InboxStat, SessionRow, WillRow, WillStage};
 use crate::id::{Boot, Key};
 use crate::message::{Message, QoS};
+use crate::queue::Space;
 use crate::time::Millis;
 
 mod apply_append;
 mod apply_boot;
 mod apply_connect;
 mod apply_disconnect;
+mod apply_queue;
 mod apply_reclaim;
 mod apply_subscribe;
 mod check;
@@ -72,6 +74,8 @@ pub struct Group {
     messages: Messages,
     retained: BTreeMap<Arc<str>, u64>,
     stamps: Stamps,
+    /// Leases and channels of the queue layer.
+    space: Space,
     // derived
     retained_expiry: BTreeSet<(Millis, Arc<str>)>,
     /// Inboxes of Offline sessions with messages that expire.
@@ -128,6 +132,10 @@ pub struct Outcome {
     pub subscribed: Vec<u64>,
     /// Due times were added: the deadline worker should look again.
     pub deadlines_changed: bool,
+    /// Members of channels that have something to look at, ascending.
+    pub wakes: Vec<u64>,
+    /// A lease ends earlier than any did, or a channel waits for its reclamation: the keeper of the queue layer looks again.
+    pub leases_changed: bool,
 }
 
 /// A message that an ended lifetime leaves to the other members of a shared subscription.
@@ -261,6 +269,7 @@ impl Group {
             messages: Messages::new(),
             retained: BTreeMap::new(),
             stamps: Stamps::new(),
+            space: Space::default(),
             retained_expiry: BTreeSet::new(),
             expiring: BTreeSet::new(),
             deadlines: Deadlines::default(),
@@ -300,6 +309,8 @@ impl Group {
         outcome.over_quota.append(&mut self.events_over_quota);
         outcome.subscribed.append(&mut self.events_subscribed);
         outcome.deadlines_changed |= std::mem::take(&mut self.deadlines.changed);
+        outcome.wakes.append(&mut self.space.take_wakes());
+        outcome.leases_changed |= self.space.take_due_changed();
     }
 
     /// Notes a log entry without commands (a leader's blank, a membership change).
@@ -331,7 +342,11 @@ impl Group {
             Command::BootStart { lease_until } => self.boot_start(boot, *lease_until),
             Command::BootRenew { revision, lease_until } => self.boot_renew(boot, *revision, *lease_until),
             Command::BootRetire { boot: retired, proof, observed_at } => {
-                self.boot_retire(boot, retired, proof, *observed_at, digest::digest(command))
+                self.boot_retire(boot, retired, None, (proof, *observed_at), digest::digest(command))
+            }
+            Command::BootRetireSilent { boot: retired, revision, proof, observed_at } => {
+                let silent_since = Some(*revision);
+                self.boot_retire(boot, retired, silent_since, (proof, *observed_at), digest::digest(command))
             }
             Command::Connect(connect) => self.connect(boot, connect, digest::digest(command)),
             Command::Disconnect(disconnect) => self.disconnect(disconnect, digest::digest(command)),
@@ -363,6 +378,8 @@ impl Group {
                 Ok(Reply::Done { revision: 0, unchanged })
             }
             Command::Feed(append) => self.feed(append, appended),
+            Command::Lease(command) => Ok(self.lease(command)),
+            Command::Queue(command) => Ok(self.queue(command)),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! | first byte | rest of the key | value |
 //! | --- | --- | --- |
+//! | 0 | as in [`crate::queue`] | leases and channels |
 //! | 1 | – | counters and clock of the group |
 //! | 2 | node id, boot id | boot |
 //! | 3 | namespace, NUL, ClientID | session |
@@ -164,6 +165,7 @@ impl Group {
     /// that were created and settled in between never show up.
     pub fn drain_dirty(&mut self, visit: &mut RowVisitor<'_>) {
         let mut buffers = Buffers::default();
+        self.space.drain_dirty(&self.messages, visit);
         if std::mem::take(&mut self.dirty.meta) {
             buffers.key(META);
             buffers.value(&self.meta_row());
@@ -226,6 +228,7 @@ impl Group {
     /// this very key.
     pub fn dump(&self, visit: &mut RowVisitor<'_>) {
         let mut buffers = Buffers::default();
+        self.space.dump(&self.messages, visit);
         buffers.key(META);
         buffers.value(&self.meta_row());
         visit(&buffers.key, Some(&buffers.value));

@@ -169,3 +169,85 @@ fn retired_boots_are_forgotten_when_no_row_names_them() {
     world.boot = dead;
     assert_eq!(refused(&world.apply(Command::Tidy)), Conflict::BootRetired);
 }
+
+/// P1: a boot that is only said to be gone and renewed meanwhile is not retired.
+#[test]
+fn a_boot_that_renewed_is_not_retired_for_its_silence() {
+    let mut world = World::new();
+    world.connect(&dial("c"));
+    let seen = world.group.boot(&world.boot).expect("it started").revision;
+    world.apply(Command::BootRenew { revision: seen, lease_until: Millis(1_100_000) });
+    let dead = second_boot(&mut world);
+    let silent = |revision| Command::BootRetireSilent {
+        boot: dead.clone(),
+        revision,
+        proof: RetireProof::Attested { text: "unplugged".into() },
+        observed_at: Millis(2_000_000),
+    };
+    assert_eq!(refused(&world.apply(silent(seen))), Conflict::Fenced);
+    assert_eq!(world.row("c").state, SessionState::Active);
+    let stopped = Reply::Done { revision: seen + 2, unchanged: false };
+    assert_eq!(world.at(2_000_000).apply(silent(seen + 1)), stopped);
+    assert_eq!(world.row("c").state, SessionState::Offline { offline_expires_at: Millis(1_160_000) });
+    // Repeating it, with whatever revision, is no change.
+    assert!(matches!(world.apply(silent(seen)), Reply::Done { unchanged: true, .. }));
+}
+
+/// P9: what is said about a boot is bounded where it is stored.
+#[test]
+fn a_retirement_with_an_endless_text_is_refused() {
+    let mut world = World::new();
+    let dead = second_boot(&mut world);
+    let text = "x".repeat(crate::limits::RETIRE_TEXT_BYTES_MAX + 1);
+    let proof = RetireProof::Attested { text: text.into() };
+    let retire = Command::BootRetire { boot: dead, proof, observed_at: Millis(1) };
+    assert_eq!(refused(&world.apply(retire)), Conflict::Illegal);
+}
+
+/// The retirement of a full node is one small entry; how long `apply` takes is printed, not held against a limit.
+#[test]
+fn a_boot_with_many_sessions_is_retired_by_one_small_entry() {
+    const SESSIONS: u32 = 100_000;
+    let mut group = Group::new(1_000, 1 << 20);
+    let (dead, other) = (boot(1, "boot-a"), boot(2, "boot-b"));
+    let mut index = 0;
+    let mut apply = |boot: &Boot, commands: Vec<Command>| {
+        index += 1;
+        let mut outcome = Outcome::default();
+        group.apply(index, &Batch { boot: boot.clone(), at: Millis(1_000), commands }, &mut outcome);
+        outcome
+    };
+    for boot in [&dead, &other] {
+        apply(boot, vec![Command::BootStart { lease_until: Millis(1_000_000) }]);
+    }
+    let connect = |number: u32| {
+        let owner = Owner {
+            key: Key { namespace: "main".into(), client_id: format!("c{number}").into() },
+            session_generation: 1,
+            owner_generation: 1,
+            node_id: 1,
+            boot_id: "boot-a".into(),
+            connection_id: u64::from(number) + 1,
+        };
+        Command::Connect(Box::new(Connect {
+            owner,
+            uid: None,
+            previous: None,
+            clean_start: false,
+            expiry_sec: 60,
+            will: will(0),
+        }))
+    };
+    let connects: Vec<Command> = (0..SESSIONS).map(connect).collect();
+    apply(&dead, connects);
+    let retire = retire(dead, 1_000);
+    let bytes = postcard::to_allocvec(&retire).expect("it has a stored form").len();
+    assert!(bytes < 256, "{bytes}");
+    let began = std::time::Instant::now();
+    let outcome = apply(&other, vec![retire]);
+    eprintln!("retirement of {SESSIONS} sessions with Wills in one group: {:?}", began.elapsed());
+    assert!(matches!(outcome.replies[..], [Reply::Done { unchanged: false, .. }]));
+    let stat = group.stat();
+    assert_eq!((stat.sessions_active, stat.sessions_offline), (0, u64::from(SESSIONS)));
+    assert_eq!(stat.wills_ready, u64::from(SESSIONS));
+}
