@@ -7,6 +7,8 @@
 //!  └───────────────────────────────────────────────────┴── Begin was answered, lease over ───┘
 //! ```
 //! A SUBACK waits for the nodes that are Counted or Doubted: those may hold a table that is valid and does not have the subscription.
+//! One of a shared subscription waits for a node that sends everything too: that names no share of which it was not told, since another
+//! member may have the message. It does not wait for longer than [`SHARES_WAIT`] for a node that does not come to know everything.
 //! One that is Free cannot be reached, or sends everything here. The state changes before a call leaves that may make a table
 //! valid, because its answer can be lost.
 
@@ -35,6 +37,8 @@ const BEAT: Duration = Duration::from_millis(750);
 const LEASE_SLACK: Duration = Duration::from_millis(500);
 /// Between two attempts, and two looks at a node that cannot be reached.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long a shared subscription waits for a node that is being told everything.
+const SHARES_WAIT: Duration = Duration::from_secs(4);
 /// Changes in one call.
 const CHANGES_MAX: usize = 8_192;
 /// Bytes of filters in one call, unless one alone is larger: the other node takes them in without a pause.
@@ -47,6 +51,8 @@ enum Belief {
     Counted(u64),
     /// The same; it is not known whether it heard the last call.
     Doubted(u64),
+    /// It sends everything, but for the shares that it does not know: Free to all other subscriptions.
+    Everything,
 }
 
 /// Who waits for which change. Bounded by the open scopes of the sessions.
@@ -59,33 +65,52 @@ pub(super) struct Confirmations {
 struct State {
     /// The nodes that are not Free.
     beliefs: HashMap<u64, Belief>,
-    waiting: BTreeMap<(u64, u64), (Arc<dyn CompletionPort>, u64)>,
+    waiting: Waiting,
+    /// Those with shared subscriptions.
+    sharing: Waiting,
     serial: u64,
 }
 
+/// By number, and in order.
+type Waiting = BTreeMap<(u64, u64), (Arc<dyn CompletionPort>, u64)>;
+
 impl State {
     /// Every node that counts has this change.
-    fn floor(&self) -> u64 {
+    fn floor(&self, has_share: bool) -> u64 {
         let through = |belief: &Belief| match belief {
             Belief::Counted(through) | Belief::Doubted(through) => *through,
+            Belief::Everything if has_share => 0,
+            Belief::Everything => u64::MAX,
         };
         self.beliefs.values().map(through).min().unwrap_or(u64::MAX)
+    }
+
+    /// Takes out those who have waited for long enough.
+    fn take_confirmed(&mut self, has_share: bool) -> Waiting {
+        let floor = self.floor(has_share);
+        let waiting = if has_share { &mut self.sharing } else { &mut self.waiting };
+        let rest = match floor.checked_add(1) {
+            Some(next) => waiting.split_off(&(next, 0)),
+            None => BTreeMap::new(),
+        };
+        std::mem::replace(waiting, rest)
     }
 }
 
 impl Confirmations {
-    /// Whether every node knows of the change with this number, as far as it counts.
-    pub(super) fn is_confirmed(&self, number: u64) -> bool {
-        number <= self.state.lock().floor()
+    /// Whether every node knows of the change with this number, as far as it counts. `has_share`: it is one of a shared subscription.
+    pub(super) fn is_confirmed(&self, number: u64, has_share: bool) -> bool {
+        number <= self.state.lock().floor(has_share)
     }
 
     /// Tells `port` once every node that counts knows of the change; the reply is always `Done`.
-    pub(super) fn wait(&self, number: u64, port: Arc<dyn CompletionPort>, token: u64) {
+    pub(super) fn wait(&self, number: u64, has_share: bool, port: Arc<dyn CompletionPort>, token: u64) {
         {
             let mut state = self.state.lock();
             state.serial += 1;
             let key = (number, state.serial);
-            state.waiting.insert(key, (port, token));
+            let waiting = if has_share { &mut state.sharing } else { &mut state.waiting };
+            waiting.insert(key, (port, token));
         }
         self.settle();
     }
@@ -104,14 +129,9 @@ impl Confirmations {
     fn settle(&self) {
         let confirmed = {
             let mut state = self.state.lock();
-            let floor = state.floor();
-            let rest = match floor.checked_add(1) {
-                Some(next) => state.waiting.split_off(&(next, 0)),
-                None => BTreeMap::new(),
-            };
-            std::mem::replace(&mut state.waiting, rest)
+            [state.take_confirmed(false), state.take_confirmed(true)]
         };
-        for (port, token) in confirmed.into_values() {
+        for (port, token) in confirmed.into_iter().flat_map(Waiting::into_values) {
             port.complete(vec![(token, Ok(Reply::Done { revision: 0, unchanged: false }))]);
         }
     }
@@ -127,6 +147,8 @@ pub(super) struct Announcer {
     pub confirmations: Arc<Confirmations>,
     /// Times that everything was told.
     pub rounds: u64,
+    /// Since when it has no table, but is being told everything.
+    pub telling_since: Option<Instant>,
 }
 
 /// What the other node is known to hold.
@@ -161,26 +183,47 @@ impl Announcer {
                     }
                     self.tell_changes(through).await
                 }
-                Held::Perhaps(until) if Instant::now() >= until => {
-                    self.confirmations.set(self.node, None);
-                    Held::Nothing
-                }
+                Held::Perhaps(until) if Instant::now() >= until => self.give_up(),
                 other => match self.tell_all().await {
                     Ok(Ok(through)) => Held::Through(through),
                     Ok(Err(TellAll)) => {
                         tokio::time::sleep(PAUSE).await;
                         self.free()
                     }
-                    Err(still) => {
+                    Err(Some(held)) => {
                         tokio::time::sleep(PAUSE).await;
-                        still.unwrap_or(other)
+                        held
+                    }
+                    Err(None) => {
+                        tokio::time::sleep(PAUSE).await;
+                        self.still(other)
                     }
                 },
             };
         }
     }
 
-    fn free(&self) -> Held {
+    /// The node has no table. It sends everything, unless it does not come to know everything for long.
+    fn free(&mut self) -> Held {
+        let since = *self.telling_since.get_or_insert_with(Instant::now);
+        let is_telling = since.elapsed() < SHARES_WAIT;
+        self.confirmations.set(self.node, is_telling.then_some(Belief::Everything));
+        Held::Nothing
+    }
+
+    /// Begin was not answered.
+    fn still(&mut self, held: Held) -> Held {
+        match held {
+            Held::Nothing if self.telling_since.is_none() => Held::Nothing,
+            Held::Nothing if self.peers.reachable().contains(&self.node) => self.free(),
+            Held::Nothing => self.give_up(),
+            held => held,
+        }
+    }
+
+    /// It cannot be reached, or is not known to send anything.
+    fn give_up(&mut self) -> Held {
+        self.telling_since = None;
         self.confirmations.set(self.node, None);
         Held::Nothing
     }
@@ -192,7 +235,7 @@ impl Announcer {
     }
 
     /// Sends what changed, or a confirmation that nothing did.
-    async fn tell_changes(&self, base: u64) -> Held {
+    async fn tell_changes(&mut self, base: u64) -> Held {
         let Since::Changes(mut changes) = self.announced.since(base, CHANGES_MAX) else {
             // It is behind by more than is logged. Its table is valid until Begin is answered.
             return self.doubt(base);
@@ -231,8 +274,35 @@ impl Announcer {
             Err(NoAnswer) => return Err(None),
         }
         // From here on it sends everything.
-        self.confirmations.set(self.node, None);
-        let mut rest = &filters[..];
+        self.free();
+        match self.tell_filters(round, &filters).await {
+            Ok(Ok(())) => {}
+            Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+            Err(NoAnswer) => return Err(Some(self.free())),
+        }
+        self.confirmations.set(self.node, Some(Belief::Counted(through)));
+        // Until just now a subscription was confirmed because the node sends everything: it is in the table before that is valid.
+        let Since::Changes(late) = self.announced.since(through, usize::MAX) else { return Ok(Err(TellAll)) };
+        let late: Vec<Arc<str>> =
+            late.into_iter().filter(|change| change.added).map(|change| change.filter).collect();
+        match self.tell_filters(round, &late).await {
+            Ok(Ok(())) => {}
+            Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+            Err(NoAnswer) => return Err(Some(self.free())),
+        }
+        match self.call(wire::finish(round, through, self.until())).await {
+            Ok(Ok(())) => {
+                self.telling_since = None;
+                Ok(Ok(through))
+            }
+            Ok(Err(TellAll)) => Ok(Err(TellAll)),
+            Err(NoAnswer) => Err(Some(self.doubt(through))),
+        }
+    }
+
+    /// Sends a part of everything, in pages.
+    async fn tell_filters(&self, round: u64, filters: &[Arc<str>]) -> Told {
+        let mut rest = filters;
         while !rest.is_empty() {
             let mut bytes = 0;
             let fits = |filter: &&Arc<str>| {
@@ -243,16 +313,10 @@ impl Announcer {
             rest = behind;
             match self.call(wire::chunk(round, page)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(TellAll)) => return Ok(Err(TellAll)),
-                Err(NoAnswer) => return Err(Some(Held::Nothing)),
+                not_done => return not_done,
             }
         }
-        self.confirmations.set(self.node, Some(Belief::Counted(through)));
-        match self.call(wire::finish(round, through, self.until())).await {
-            Ok(Ok(())) => Ok(Ok(through)),
-            Ok(Err(TellAll)) => Ok(Err(TellAll)),
-            Err(NoAnswer) => Err(Some(self.doubt(through))),
-        }
+        Ok(Ok(()))
     }
 
     fn until(&self) -> session::time::Millis {

@@ -38,6 +38,10 @@ struct Other {
     router: Arc<Router>,
     lose_answers: AtomicBool,
     lose_calls: AtomicBool,
+    /// A router that subscribes to "late" when Begin arrives; no change is told behind that.
+    late: Mutex<Option<Arc<Router>>>,
+    /// It takes Begin and nothing else.
+    only_begins: AtomicBool,
 }
 
 impl PeerCalls for Other {
@@ -54,6 +58,18 @@ impl PeerCalls for Other {
         let mut answer = lost.clone();
         if !self.lose_calls.load(Ordering::SeqCst) {
             let read = RouteCall::read(&payload).expect("legal");
+            match &read {
+                RouteCall::Begin { .. } => {
+                    if let Some(router) = &*self.late.lock() {
+                        subscribe(router, "late", 999_999);
+                    }
+                }
+                RouteCall::Delta { .. } if self.late.lock().is_some() => {
+                    return Box::pin(std::future::pending());
+                }
+                _ if self.only_begins.load(Ordering::SeqCst) => return Box::pin(std::future::ready(lost)),
+                _ => {}
+            }
             answer = Ok(Bytes::copy_from_slice(&[self.tables.take(1, &"boot".into(), read)]));
         }
         if self.lose_answers.load(Ordering::SeqCst) {
@@ -61,6 +77,17 @@ impl PeerCalls for Other {
         }
         Box::pin(std::future::ready(answer))
     }
+}
+
+/// Makes a subscription of a session without inbox.
+fn subscribe(router: &Router, topic: &str, client: u64) {
+    let client_id = client.to_string().into();
+    let subscriber = router.open(&Key { namespace: "n".into(), client_id }, None, None);
+    router.attach(&subscriber, LinkId { worker: 0, slot: 1, serial: 1 });
+    let qos = QoS::AtMostOnce;
+    let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
+    let filter = TopicFilter::parse(topic).expect("a valid filter");
+    router.subscribe(&subscriber, &[(filter, options)]);
 }
 
 struct Pair {
@@ -73,15 +100,21 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::with(false)
+    }
+
+    fn with(is_late: bool) -> Self {
         let (here, there) = (router(), router());
         let clock = Arc::new(NodeClock::default());
         let tables = Tables::new(there.clone(), clock.clone());
-        tables.set_reachable(vec![1]);
+        tables.set_reachable(&[1]);
         let other = Arc::new(Other {
             tables,
             router: there,
             lose_answers: AtomicBool::new(false),
             lose_calls: AtomicBool::new(false),
+            late: Mutex::new(is_late.then(|| here.clone())),
+            only_begins: AtomicBool::new(false),
         });
         let confirmations = Arc::<Confirmations>::default();
         let announcer = Announcer {
@@ -91,6 +124,7 @@ impl Pair {
             announced: here.announce(),
             confirmations: confirmations.clone(),
             rounds: 0,
+            telling_since: None,
         };
         let running = tokio::spawn(announcer.run());
         Self { other, here, confirmations, port: Arc::default(), running }
@@ -98,14 +132,13 @@ impl Pair {
 
     /// Subscribes here and asks for confirmation under `token`.
     fn subscribe(&self, topic: &str, token: u64) {
-        let client_id = token.to_string().into();
-        let subscriber = self.here.open(&Key { namespace: "n".into(), client_id }, None, None);
-        self.here.attach(&subscriber, LinkId { worker: 0, slot: 1, serial: 1 });
-        let qos = QoS::AtMostOnce;
-        let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
-        let filter = TopicFilter::parse(topic).expect("a valid filter");
-        self.here.subscribe(&subscriber, &[(filter, options)]);
-        self.confirmations.wait(self.here.announced(), self.port.clone(), token);
+        subscribe(&self.here, topic, token);
+        let has_share = topic.starts_with("$share/");
+        self.confirmations.wait(self.here.announced(), has_share, self.port.clone(), token);
+    }
+
+    async fn known(&self) {
+        until("the table is known", || self.other.tables.are_known(&[1])).await;
     }
 
     /// Whether the other node sends messages on `topic` here.
@@ -137,7 +170,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[tokio::test]
 async fn p7_a_confirmed_subscription_is_known_there() {
     let pair = Pair::new();
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     for token in 0..200 {
         let topic = format!("t/{token}");
         pair.subscribe(&topic, token);
@@ -154,7 +187,7 @@ async fn p7_a_confirmed_subscription_is_known_there() {
 #[tokio::test]
 async fn p7_a_lost_answer_confirms_nothing() {
     let pair = Pair::new();
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     pair.other.lose_calls.store(true, Ordering::SeqCst);
     pair.subscribe("a", 1);
     until("a call was lost", || {
@@ -165,7 +198,7 @@ async fn p7_a_lost_answer_confirms_nothing() {
     pair.other.lose_calls.store(false, Ordering::SeqCst);
     pair.confirmed(1).await;
     assert!(pair.sends("a"), "it has the table, or sends everything");
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     assert!(pair.sends("a") && !pair.sends("b"));
 }
 
@@ -173,7 +206,7 @@ async fn p7_a_lost_answer_confirms_nothing() {
 #[tokio::test]
 async fn p7_a_silent_node_is_waited_for_until_its_lease_is_over() {
     let pair = Pair::new();
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     pair.other.lose_calls.store(true, Ordering::SeqCst);
     pair.other.lose_answers.store(true, Ordering::SeqCst);
     pair.subscribe("a", 1);
@@ -182,4 +215,44 @@ async fn p7_a_silent_node_is_waited_for_until_its_lease_is_over() {
     assert!(pair.sends("a"), "it sends everything by then");
     pair.subscribe("b", 2);
     pair.confirmed(2).await;
+}
+
+/// P7: a subscription that was confirmed at once, because the node sends everything while it is told, is in the table when that becomes
+/// valid.
+#[tokio::test]
+async fn p7_a_subscription_made_while_everything_is_told_is_in_the_table() {
+    let pair = Pair::with(true);
+    pair.known().await;
+    assert!(pair.sends("late"));
+    assert!(!pair.sends("other"));
+}
+
+/// P7: a node that sends everything names no share that it does not know: a shared subscription waits until it does, others do not.
+#[tokio::test]
+async fn p7_a_shared_subscription_waits_for_a_node_that_sends_everything() {
+    let pair = Pair::new();
+    pair.known().await;
+    pair.subscribe("base", 0);
+    pair.confirmed(0).await;
+    pair.other.only_begins.store(true, Ordering::SeqCst);
+    let everything = || pair.confirmations.state.lock().beliefs.get(&2) == Some(&Belief::Everything);
+    until("it is told everything anew", everything).await;
+    pair.subscribe("$share/g/s", 1);
+    pair.subscribe("a", 2);
+    pair.confirmed(2).await;
+    assert!(!pair.port.0.lock().contains(&1));
+    pair.other.only_begins.store(false, Ordering::SeqCst);
+    pair.confirmed(1).await;
+    pair.known().await;
+    assert!(pair.sends("s"));
+}
+
+/// P7, P9: it does not wait for ever for a node that comes to know nothing.
+#[tokio::test]
+async fn p9_a_shared_subscription_waits_for_a_bounded_time() {
+    let pair = Pair::new();
+    pair.known().await;
+    pair.other.only_begins.store(true, Ordering::SeqCst);
+    pair.subscribe("$share/g/s", 1);
+    pair.confirmed(1).await;
 }

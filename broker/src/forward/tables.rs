@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use session::time::{Millis, Tick};
 use session::topic::TopicFilter;
 
-use super::wire::{DONE, RouteCall, TELL_ALL};
+use super::wire::{DONE, NOT_REACHED, RouteCall, TELL_ALL};
 use crate::clock::NodeClock;
 use crate::route::Router;
 
@@ -26,6 +26,9 @@ use crate::route::Router;
 pub(super) const LEASE: Duration = Duration::from_secs(3);
 /// Filters of one node; a node that has more gets every message instead.
 pub const FILTERS_PER_NODE_MAX: usize = 4 << 20;
+/// A node that was reached not longer ago than this still gets messages, which wait in its queue: a link that is broken and comes back
+/// costs no subscriber that stayed.
+const LINGER_MS: u64 = 1_000;
 /// Filters that are taken out of the index under one lock.
 const DROP_PAGE: usize = 4_096;
 
@@ -42,7 +45,9 @@ pub(super) struct Tables {
 #[derive(Debug, Default)]
 struct Known {
     tables: HashMap<u64, Table>,
-    /// Nodes that can be reached, as last told.
+    /// When each node was reached last.
+    reached: HashMap<u64, Tick>,
+    /// Nodes that can be reached, or could be until just now; ascending.
     reachable: Vec<u64>,
     /// Nodes that get everything now, ascending.
     everything: Vec<u64>,
@@ -100,10 +105,15 @@ impl Tables {
         Self { router, clock, known: Mutex::default(), good_until: AtomicU64::new(u64::MAX) }
     }
 
-    /// These nodes can be reached now: the tables of others are dropped, since those nodes get nothing and tell everything when they
-    /// are back.
-    pub(super) fn set_reachable(&self, reachable: Vec<u64>) {
+    /// These nodes can be reached now: the tables of those that cannot be for longer than a broken link takes are dropped, since they get
+    /// nothing and tell everything when they are back.
+    pub(super) fn set_reachable(&self, reachable: &[u64]) {
         let known = &mut *self.known.lock();
+        let now = self.clock.tick();
+        known.reached.extend(reachable.iter().map(|node| (*node, now)));
+        known.reached.retain(|_, at| now.ms_since(*at) < LINGER_MS);
+        let mut reachable: Vec<u64> = known.reached.keys().copied().collect();
+        reachable.sort_unstable();
         let gone: Vec<u64> = known.tables.keys().copied().filter(|node| !reachable.contains(node)).collect();
         for node in gone {
             if let Some(table) = known.tables.remove(&node) {
@@ -114,9 +124,17 @@ impl Tables {
         self.settle(known);
     }
 
-    /// Whether the tables of all nodes that can be reached are known.
-    pub(super) fn are_known(&self) -> bool {
-        self.known.lock().everything.is_empty()
+    /// No node gets anything any more.
+    pub(super) fn close(&self) {
+        self.known.lock().reached.clear();
+        self.set_reachable(&[]);
+    }
+
+    /// Whether the tables of these nodes are known.
+    pub(super) fn are_known(&self, nodes: &[u64]) -> bool {
+        let known = self.known.lock();
+        let (now, now_ms) = (self.clock.tick(), self.clock.millis());
+        nodes.iter().all(|node| known.tables.get(node).is_some_and(|table| table.is_valid(now, now_ms)))
     }
 
     /// Whether a table that is believed was good until now only. A worker asks once a turn, since all threads of a process may have stood
@@ -156,8 +174,8 @@ impl Tables {
     pub(super) fn take(&self, node: u64, boot: &Arc<str>, call: RouteCall<'_>) -> u8 {
         let known = &mut *self.known.lock();
         if !known.reachable.contains(&node) {
-            // It gets nothing from here yet: what it says would be dropped before it mattered.
-            return TELL_ALL;
+            // It gets nothing from here yet: what it says would be dropped before it mattered, and must not free its subscribers.
+            return NOT_REACHED;
         }
         let table = known.tables.entry(node).or_insert_with(|| Table::new(boot.clone()));
         if table.boot != *boot {

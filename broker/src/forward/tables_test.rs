@@ -19,7 +19,7 @@ impl Here {
         let router = Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))));
         let time = ManualTime::at(1_000_000);
         let tables = Tables::new(router.clone(), Arc::new(NodeClock::new(time.clone())));
-        tables.set_reachable(vec![2]);
+        tables.set_reachable(&[2]);
         Self { tables, router, time }
     }
 
@@ -58,10 +58,12 @@ fn p7_a_node_that_is_not_known_gets_everything() {
     assert_eq!(here.say(RouteCall::Finish { round: 1, through: 9, until: here.until() }), DONE);
     assert!(here.sends("a"));
     assert!(!here.sends("b"));
-    assert!(here.tables.are_known());
-    here.tables.set_reachable(Vec::new());
+    assert!(here.tables.are_known(&[2]));
+    here.time.advance_ms(1_000);
+    here.tables.set_reachable(&[]);
     assert!(!here.sends("a"), "out of reach");
-    here.tables.set_reachable(vec![2]);
+    assert_eq!(here.say(RouteCall::Begin { round: 2 }), NOT_REACHED);
+    here.tables.set_reachable(&[2]);
     assert!(here.sends("b"), "back, and not known");
 }
 
@@ -90,7 +92,7 @@ fn p7_a_table_is_good_for_its_lease() {
     here.tell_all(1, 1, &["a"]);
     assert!(!here.sends("b"));
     here.time.advance_ms(3_000);
-    here.tables.set_reachable(vec![2]);
+    here.tables.set_reachable(&[2]);
     assert!(here.sends("b"));
     let late = RouteCall::Delta { base: 1, through: 1, until: Millis(2_000_000), changes: Vec::new() };
     assert_eq!(here.say(late), TELL_ALL, "it may have told its subscribers without us");
@@ -121,4 +123,23 @@ fn p7_the_table_of_a_dead_boot_is_dropped() {
     here.tables.take(2, &boot, RouteCall::Begin { round: 1 });
     here.tables.take(2, &boot, RouteCall::Finish { round: 1, through: 0, until });
     assert!(!here.sends("old"));
+}
+
+/// P5, P7: a link that breaks and comes back costs no subscriber that stayed; another boot behind it does.
+#[test]
+fn p5_a_broken_link_leaves_the_table() {
+    let here = Here::new();
+    here.tell_all(1, 1, &["a"]);
+    here.time.advance_ms(900);
+    here.tables.set_reachable(&[]);
+    assert!(here.sends("a") && !here.sends("b"), "what is sent waits for the link");
+    here.tables.set_reachable(&[2]);
+    here.time.advance_ms(900);
+    here.tables.set_reachable(&[]);
+    assert!(here.sends("a"), "it was back");
+    let next: Arc<str> = "next".into();
+    here.tables.take(2, &next, RouteCall::Begin { round: 1 });
+    here.time.advance_ms(100);
+    here.tables.set_reachable(&[]);
+    assert!(!here.sends("a"));
 }

@@ -24,6 +24,8 @@ const FINISH: u8 = 4;
 pub(super) const DONE: u8 = 1;
 /// There is no table that the change could be applied to: the sender tells everything.
 pub(super) const TELL_ALL: u8 = 2;
+/// The sender cannot be reached from there: nothing that it says counts, nor does it get anything.
+pub(super) const NOT_REACHED: u8 = 3;
 
 const RETAIN: u8 = 0x04;
 const EXPIRES: u8 = 0x08;
