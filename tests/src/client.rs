@@ -162,9 +162,18 @@ impl Client {
     /// When nobody listens.
     #[must_use]
     pub fn open(address: SocketAddr, v5: bool) -> Self {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("the broker listens");
-        stream.set_nodelay(true).expect("nodelay");
-        Self { stream, v5, buffer: Vec::new(), next_id: 0 }
+        Self::try_open(address, v5, PATIENCE).expect("the broker listens")
+    }
+
+    /// The same where nobody may listen. Writes that take longer than `limit` fail too.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn try_open(address: SocketAddr, v5: bool, limit: Duration) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, limit)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self { stream, v5, buffer: Vec::new(), next_id: 0 })
     }
 
     /// Sends CONNECT and returns the client with the CONNACK.
@@ -347,16 +356,29 @@ impl Client {
     /// # Panics
     /// When it does not come.
     pub fn receive_kind(&mut self, kind: u8) -> Packet {
+        self.try_receive_kind(kind, PATIENCE).unwrap_or_else(|| panic!("no packet of type {kind}"))
+    }
+
+    /// The same; `None` when it does not come within `limit` or the socket closes.
+    pub fn try_receive_kind(&mut self, kind: u8, limit: Duration) -> Option<Packet> {
+        let end = Instant::now() + limit;
         let mut others = Vec::new();
         loop {
-            let packet = self.receive();
-            if packet.kind() == kind {
+            let packet = self.poll(end.saturating_duration_since(Instant::now()));
+            if let Ok(Some(packet)) = packet {
+                if packet.kind() != kind {
+                    others.push(packet);
+                    continue;
+                }
                 let mut rest: Vec<u8> = others.iter().flat_map(Packet::bytes).collect();
                 rest.append(&mut self.buffer);
                 self.buffer = rest;
-                return packet;
+                return Some(packet);
             }
-            others.push(packet);
+            let mut rest: Vec<u8> = others.iter().flat_map(Packet::bytes).collect();
+            rest.append(&mut self.buffer);
+            self.buffer = rest;
+            return None;
         }
     }
 

@@ -1,14 +1,14 @@
 //! Three real nodes that are one cluster.
 
-use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::net::{SocketAddr, TcpListener};
+use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::client::{Client, Options};
-use crate::node::Node;
+use crate::node::{Node, Place};
 use crate::wait::eventually;
 
 /// How long a cluster may take to get over a change.
@@ -53,16 +53,30 @@ impl Cluster {
     /// When that fails.
     #[must_use]
     pub fn of_three_with(settings: &[&str]) -> Self {
-        let ports = [free_port(), free_port(), free_port()];
-        let nodes: Vec<Node> = (1..=3).zip(ports).map(|(id, port)| start_node(id, port, settings)).collect();
-        let cluster = Self { nodes };
+        let peers = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
+        Self::at([(); 3].map(|()| Place::default()), peers, settings)
+    }
+
+    /// The same at these places, with these addresses of their peer ports.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn at(places: [Place; 3], peers: [SocketAddr; 3], settings: &[&str]) -> Self {
+        let start = |(id, (place, peer))| start_node_at(place, id, peer, settings);
+        let cluster = Self { nodes: (1..=3).zip(places.into_iter().zip(peers)).map(start).collect() };
         succeeds(&cluster.node(1).cli(&["cluster", "init"]));
         for id in [2, 3] {
-            let seed = format!("127.0.0.1:{}", ports[0]);
-            succeeds(&cluster.node(id).cli(&["cluster", "join", &seed]));
+            succeeds(&cluster.node(id).cli(&["cluster", "join", &peers[0].to_string()]));
         }
         cluster.settle();
         cluster
+    }
+
+    /// Where the nodes serve MQTT.
+    #[must_use]
+    pub fn mqtt(&self) -> [SocketAddr; 3] {
+        [1, 2, 3].map(|id| self.node(id).mqtt)
     }
 
     #[must_use]
@@ -81,23 +95,36 @@ impl Cluster {
     pub fn settle(&self) {
         for node in &self.nodes {
             eventually("three voters, a leader, all reachable", SETTLE, || {
-                let view = status(node);
-                let groups = view["groups"].as_array()?;
-                let formed = groups.iter().all(|group| {
-                    group["voters"].as_array().is_some_and(|voters| voters.len() == 3)
-                        && group["leader"].is_u64()
-                });
-                let seen = view["nodes"].as_array()?.iter().all(|node| node["reachable"] == true);
-                (formed && seen && serves(node)).then_some(())
+                (is_settled(node) && serves(node)).then_some(())
             });
         }
     }
 }
 
+/// Whether a node answers, and sees three voters and a leader of every group and both others.
+#[must_use]
+pub fn is_settled(node: &Node) -> bool {
+    let Ok((head, body)) = node.admin_ask("GET", "/v1/cluster", "") else { return false };
+    let Ok(view) = serde_json::from_str::<Value>(&body) else { return false };
+    let formed = |group: &Value| {
+        group["voters"].as_array().is_some_and(|voters| voters.len() == 3) && group["leader"].is_u64()
+    };
+    let formed = view["groups"].as_array().is_some_and(|groups| groups.iter().all(formed));
+    let seen =
+        view["nodes"].as_array().is_some_and(|nodes| nodes.iter().all(|node| node["reachable"] == true));
+    head.starts_with("HTTP/1.1 200") && formed && seen
+}
+
 /// A node that may form a cluster; it is none yet.
 #[must_use]
 pub fn start_node(id: u64, peer_port: u16, settings: &[&str]) -> Node {
-    let (id, peer) = (format!("node.id={id}"), format!("cluster.peer=127.0.0.1:{peer_port}"));
+    start_node_at(Place::default(), id, ([127, 0, 0, 1], peer_port).into(), settings)
+}
+
+/// The same at a place of its own.
+#[must_use]
+pub fn start_node_at(place: Place, id: u64, peer: SocketAddr, settings: &[&str]) -> Node {
+    let (id, peer) = (format!("node.id={id}"), format!("cluster.peer={peer}"));
     let own = [
         &*id,
         &*peer,
@@ -107,7 +134,7 @@ pub fn start_node(id: u64, peer_port: u16, settings: &[&str]) -> Node {
         "storage.segment_bytes=1048576",
         "node.sys_interval_s=0",
     ];
-    Node::start_with(&[&own, settings].concat())
+    Node::start_at(place, &[&own, settings].concat())
 }
 
 /// What the node says of its cluster.
@@ -138,8 +165,7 @@ pub fn succeeds(output: &Output) {
 /// # Panics
 /// When there is no `kill`, or no process.
 pub fn signal(node: &Node, signal: &str) {
-    let sent = Command::new("kill").args([signal, &node.pid().to_string()]).status();
-    assert!(sent.expect("kill runs").success());
+    node.signal(signal);
 }
 
 /// A session that lasts.

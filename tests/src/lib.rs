@@ -3,11 +3,14 @@
 
 pub mod client;
 pub mod cluster;
+pub mod history;
+pub mod load;
 pub mod node;
 pub mod wait;
 pub mod wire;
 
 pub use client::{Client, Options};
-pub use node::Node;
+pub use cluster::Cluster;
+pub use node::{Node, Place};
 pub use wait::eventually;
 pub use wire::Packet;

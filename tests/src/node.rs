@@ -1,8 +1,9 @@
 //! A real broker process with a data directory of its own.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -17,6 +18,18 @@ pub struct Refusal {
     pub said: String,
 }
 
+/// Where and how the process of a node runs.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    /// Command and arguments that start `exactmq` as their last argument, such as `nsenter`, and keep its process id.
+    pub prefix: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    /// The data directory; a temporary one when there is none.
+    pub dir: Option<PathBuf>,
+    /// IP address of all its listeners; 127.0.0.1 when there is none.
+    pub ip: Option<IpAddr>,
+}
+
 /// A running `exactmq serve`.
 #[derive(Debug)]
 pub struct Node {
@@ -24,6 +37,7 @@ pub struct Node {
     dir: PathBuf,
     _temporary: Option<tempfile::TempDir>,
     settings: Vec<String>,
+    place: Place,
     /// Where MQTT over TCP is served.
     pub mqtt: SocketAddr,
     /// Where the admin API is served.
@@ -46,16 +60,27 @@ impl Node {
     /// When it does not serve within 30 s.
     #[must_use]
     pub fn start_with(settings: &[&str]) -> Self {
+        Self::start_at(Place::default(), settings)
+    }
+
+    /// The same at a place of its own.
+    ///
+    /// # Panics
+    /// When it does not serve within 30 s.
+    #[must_use]
+    pub fn start_at(place: Place, settings: &[&str]) -> Self {
         let temporary = tempfile::tempdir().expect("a temporary directory");
-        let dir = temporary.path().join("data");
+        let dir = place.dir.clone().unwrap_or_else(|| temporary.path().join("data"));
+        let ip = place.ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let settings = settings.iter().map(ToString::to_string).collect();
         let mut node = Self {
             child: None,
             dir,
             _temporary: Some(temporary),
             settings,
-            mqtt: ([127, 0, 0, 1], 0).into(),
-            admin: ([127, 0, 0, 1], 0).into(),
+            place,
+            mqtt: (ip, 0).into(),
+            admin: (ip, 0).into(),
         };
         node.restart();
         node
@@ -114,7 +139,7 @@ impl Node {
     }
 
     fn spawn(&self, log: File) -> Child {
-        let mut command = Command::new(binary());
+        let mut command = self.command();
         command
             .args(["serve", "--data-dir"])
             .arg(&self.dir)
@@ -145,18 +170,18 @@ impl Node {
     /// When it does not answer, or with something else.
     #[must_use]
     pub fn admin_get(&self, path: &str) -> String {
-        let token = std::fs::read_to_string(self.dir.join("admin.token")).expect("the token");
-        let mut stream = TcpStream::connect(self.admin).expect("the admin API listens");
-        let token = token.trim();
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let (head, body) = self.admin_ask("GET", path, "").expect("the admin API answers");
         assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
-        body.to_owned()
+        body
+    }
+
+    /// Head and body of whatever the admin API answers within 10 s.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn admin_ask(&self, method: &str, path: &str, body: &str) -> std::io::Result<(String, String)> {
+        let token = std::fs::read_to_string(self.dir.join("admin.token"))?;
+        ask(self.admin, token.trim(), method, path, body)
     }
 
     /// Value of one series of the metrics page.
@@ -200,12 +225,43 @@ impl Node {
     /// When it cannot be started.
     #[must_use]
     pub fn cli(&self, arguments: &[&str]) -> Output {
-        Command::new(binary())
-            .args(arguments)
-            .arg("--data-dir")
-            .arg(&self.dir)
-            .output()
-            .expect("exactmq runs")
+        let mut command = self.command();
+        command.args(arguments).arg("--data-dir").arg(&self.dir).output().expect("exactmq runs")
+    }
+
+    /// `exactmq` at the place of this node.
+    fn command(&self) -> Command {
+        let mut words = self.place.prefix.iter().map(OsString::from).chain([binary().into_os_string()]);
+        let mut command = Command::new(words.next().expect("at least the binary"));
+        command.args(words).envs(self.place.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Whether the process runs. One that ended by itself is taken note of, so that it can be started again.
+    ///
+    /// # Panics
+    /// When the process cannot be waited for.
+    pub fn is_running(&mut self) -> bool {
+        let Some(child) = &mut self.child else { return false };
+        if child.try_wait().expect("waits").is_some() {
+            self.child = None;
+        }
+        self.child.is_some()
+    }
+
+    /// Sends a signal (`-STOP`); it is sent when this returns.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.pid().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// What the process said since it was first started.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.dir.with_extension("log")
     }
 
     /// Process id.
@@ -242,6 +298,32 @@ impl Drop for Node {
             eprintln!("--- end of the broker's log ---\n{}", tail(&self.dir.with_extension("log")));
         }
     }
+}
+
+/// One request to an admin API: head and body of the answer within 10 s.
+///
+/// # Errors
+/// What the system says.
+pub fn ask(
+    admin: SocketAddr,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> std::io::Result<(String, String)> {
+    let limit = Duration::from_secs(10);
+    let mut stream = TcpStream::connect_timeout(&admin, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    let len = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {len}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::InvalidData)?;
+    Ok((head.to_owned(), body.to_owned()))
 }
 
 /// The `exactmq` binary of this build: beside the test's own executable, or `EXACTMQ_BIN`.
