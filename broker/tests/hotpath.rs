@@ -428,7 +428,7 @@ async fn scenario_85_an_inbox_that_ended_leaves_its_message_to_another_member() 
     for qos in [1, 2] {
         let (mut publisher, _) = Client::connect(&node, &format!("p{qos}"), 300, WIDE).await;
         for packet_id in 1..=COUNT {
-            let inbox = (u16::try_from(packet_id % 4).unwrap(), (1 << 40) + u64::from(packet_id));
+            let inbox = (packet_id % 4, (1 << 40) + u64::from(packet_id));
             gone_member(&node, 0, Some(inbox), "$share/g/s/#");
             publisher.publish("s/1", &packet_id.to_string(), qos, false, packet_id);
             publisher.flush().await;

@@ -170,8 +170,8 @@ impl Forwarding {
         self.confirmations.is_confirmed(number, has_share)
     }
 
-    /// Completes `token` of `port` once that is so: after 5 s at the latest, since a node that does not answer for so long is known to
-    /// have nothing left to go by but its own subscribers.
+    /// Completes `waiter` once that is so: after 5 s at the latest, since a node that does not answer for so long is known to have nothing
+    /// left to go by but its own subscribers; after 9 s for a shared subscription.
     pub fn confirm(&self, number: u64, has_share: bool, waiter: Waiter) {
         self.confirmations.wait(number, has_share, waiter.port, waiter.token);
     }

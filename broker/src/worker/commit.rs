@@ -205,11 +205,7 @@ impl Worker {
             }
             (Op::Prepared { publish }, _) => session.publishes.prepared(publish),
             (Op::Appended { publish, shared } | Op::Forwarded { publish, shared }, reply) => {
-                self.count_quota(&reply);
-                if let Some(shared) = shared.filter(|_| is_missing(&reply)) {
-                    self.share_again(session, publish, *shared);
-                }
-                session.publishes.appended(publish);
+                self.arrived(session, publish, shared, &reply);
             }
             (Op::Fed, reply) => {
                 if let Reply::Fed { offset, over_quota } = reply {
@@ -253,6 +249,21 @@ impl Worker {
             }
             (Op::Subscribed(_) | Op::Unsubscribed(_), _) => session.failed = true,
         }
+    }
+
+    /// A publish is in the inboxes of a group, or at another node, or, where the member of a share is not there, on its way to the next one.
+    fn arrived(
+        &self,
+        session: &mut Session,
+        publish: u64,
+        shared: Option<Box<SharedMessage>>,
+        reply: &Reply,
+    ) {
+        self.count_quota(reply);
+        if let Some(shared) = shared.filter(|_| is_missing(reply)) {
+            self.share_again(session, publish, *shared);
+        }
+        session.publishes.appended(publish);
     }
 
     fn count_quota(&self, reply: &Reply) {
