@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VENV  := target/venv
 
-.PHONY: run test lint bench fuzz soak setup help
+.PHONY: run test lint bench fuzz soak chaos setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -25,8 +25,13 @@ bench:           ## The table of bench/README.md: ExactMQ beside mosquitto, in o
 	$(CARGO) build --release --locked -p broker -p bench
 	$(CARGO) run --release --locked -p bench -- compare
 
-fuzz:            ## Five minutes of cargo-fuzz on the packet decoder (needs a nightly toolchain and cargo-fuzz)
+fuzz:            ## Five minutes of cargo-fuzz each on packets and on the peer link (needs a nightly toolchain and cargo-fuzz)
 	cd tests/fuzz && $(CARGO) +nightly fuzz run decode -- -max_total_time=300
+	cd tests/fuzz && $(CARGO) +nightly fuzz run peer_link -- -max_total_time=300
 
 soak:            ## kill -9 under load, 200 rounds instead of the 20 of `make test`
 	EXACTMQ_ROUNDS=200 $(CARGO) nextest run --release --locked -p tests --run-ignored all -E 'binary(crash)'
+
+chaos: setup     ## Faults on three nodes in network namespaces under a checked load, for T=600 seconds; S=seed repeats (needs root)
+	$(CARGO) build --release --locked -p broker -p tests --bins
+	EXACTMQ_CHAOS_SECONDS=$(or $(T),600) $(if $(S),EXACTMQ_SEED=$(S)) target/release/chaos

@@ -4,8 +4,8 @@ set -euo pipefail
 venv=$1
 
 missing=()
-for pair in mosquitto:mosquitto mosquitto_pub:mosquitto-clients cc:gcc openssl:openssl; do
-  PATH="$PATH:/usr/sbin" command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+for pair in mosquitto:mosquitto mosquitto_pub:mosquitto-clients cc:gcc openssl:openssl ip:iproute2 iptables:iptables mkfs.ext4:e2fsprogs faketime:faketime; do
+  PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
 /usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
 if ((${#missing[@]})); then

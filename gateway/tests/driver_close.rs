@@ -278,3 +278,49 @@ fn mail_arrives_in_order() {
     bench.gateway.take().unwrap().stop(PATIENCE);
     assert!(mailbox.push("late".into()).is_err());
 }
+
+/// P1, DESIGN §7: when the time of a session is over nothing goes out: neither a message that was pushed, nor an acknowledgement, nor the
+/// answer to a ping; the socket is closed.
+#[test]
+fn p1_nothing_is_written_when_the_time_is_over() {
+    let bench = Bench::new();
+    let lapse = |client_id: &'static str| {
+        bench.on_worker(move |toy| toy.lapsed.borrow_mut().push(client_id.into()));
+    };
+    let mut receiver = bench.connected("receiver");
+    bench.on_worker(|toy| {
+        toy.lapsed.borrow_mut().push("receiver".into());
+        assert!(toy.links.borrow()["receiver"].push_bytes(&template("t", b"late", QoS::AtMostOnce)));
+    });
+    receiver.expect_end();
+    let mut sender = bench.connected("sender");
+    lapse("sender");
+    sender.send(&publish("t", 1, b"unanswered"));
+    sender.expect_end();
+    let mut pinging = bench.connected("pinging");
+    lapse("pinging");
+    pinging.send(&[0xC0, 0]);
+    pinging.expect_end();
+    for client_id in ["receiver", "sender", "pinging"] {
+        assert!(matches!(bench.wait_closed(client_id).ended, Ended::Abnormal { .. }));
+    }
+}
+
+/// The same for what the socket did not take before: not even the rest of a packet follows. With nothing left that it is over may be said.
+#[test]
+fn p1_the_rest_of_a_packet_does_not_follow() {
+    let bench = Bench::new();
+    let mut slow = bench.connected("reader");
+    let taken = fill_outbox(&bench, "reader");
+    bench.on_worker(|toy| toy.lapsed.borrow_mut().push("reader".into()));
+    bench.request_close("reader", TAKEN_OVER);
+    bench.wait_closed("reader");
+    // The kernel may have had some of it already; the close is a reset, and nothing is complete behind it.
+    let mut received = Vec::new();
+    let end = slow.stream.read_to_end(&mut received);
+    assert!(end.is_err() || received.len() < taken * 1_024, "all of it came");
+    let mut told = bench.connected("told");
+    bench.on_worker(|toy| toy.lapsed.borrow_mut().push("told".into()));
+    bench.request_close("told", TAKEN_OVER);
+    told.expect_disconnect(0x8E);
+}

@@ -1,6 +1,7 @@
 //! What the suites share: real broker processes, a byte-level MQTT client with an encoder of its own (so that the codec is
 //! not its own judge), and waiting for conditions with deadlines.
 
+pub mod chaos;
 pub mod client;
 pub mod cluster;
 pub mod history;

@@ -2,6 +2,7 @@
 //! store do: a publisher sends again what was not acknowledged, a subscriber acknowledges what it got.
 
 mod link;
+mod others;
 mod publisher;
 mod subscriber;
 
@@ -12,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use link::{Link, Seen, Who};
+pub use others::{Mourned, Reader, Victim};
 pub use publisher::Publisher;
 pub use subscriber::{Habit, Subscriber};
 
@@ -23,6 +25,8 @@ pub struct Field {
     pub recorder: Recorder,
     /// Where nodes 1, 2, … serve MQTT.
     pub nodes: Arc<[SocketAddr]>,
+    /// Publishers begin.
+    pub open: Arc<AtomicBool>,
     /// Publishers start nothing new, subscribers stay where they are.
     pub calm: Arc<AtomicBool>,
     /// Everybody goes home.
@@ -35,6 +39,7 @@ pub struct Field {
 #[derive(Debug, Default)]
 pub struct Pulse {
     connected: AtomicBool,
+    subscribed: AtomicBool,
     last: AtomicU64,
 }
 
@@ -45,6 +50,7 @@ impl Field {
         Self {
             recorder: Recorder::new(connect_limit),
             nodes: nodes.into(),
+            open: Arc::default(),
             calm: Arc::default(),
             over: Arc::default(),
             patience,
@@ -61,6 +67,20 @@ impl Field {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// Lets publishers begin once all subscribers have their subscriptions, and every node has had a second to apply those of durable
+    /// sessions: their SUBACK says that the subscription is stored, another node routes by it when it has applied it. Returns whether all
+    /// subscribed within 30 s.
+    pub fn open(&self, pulses: &[Arc<Pulse>]) -> bool {
+        let end = Instant::now() + Duration::from_secs(30);
+        let ready = || pulses.iter().all(|pulse| pulse.subscribed.load(Ordering::Acquire));
+        while !ready() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        self.open.store(true, Ordering::Release);
+        ready()
     }
 
     /// Starts a client.
@@ -122,6 +142,11 @@ impl Pulse {
     pub fn beat(&self, connected: bool, now: Micros) {
         self.connected.store(connected, Ordering::Release);
         self.last.store(now, Ordering::Release);
+    }
+
+    /// Notes that it has its subscriptions.
+    pub fn subscribed(&self) {
+        self.subscribed.store(true, Ordering::Release);
     }
 
     fn is_quiet(&self, now: Micros) -> bool {

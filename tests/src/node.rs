@@ -249,13 +249,25 @@ impl Node {
         self.child.is_some()
     }
 
-    /// Sends a signal (`-STOP`); it is sent when this returns.
+    /// Sends a signal (`-STOP`); it is sent when this returns, and a stop has stopped every thread.
     ///
     /// # Panics
     /// When the process is gone.
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.pid().to_string()]).status();
         assert!(sent.expect("kill runs").success());
+        if signal == "-STOP" {
+            eventually("every thread stands", Duration::from_secs(10), || self.is_stopped().then_some(()));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        tasks.flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The name in front may hold anything, also blanks and brackets.
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        })
     }
 
     /// What the process said since it was first started.

@@ -203,6 +203,28 @@ fn a_fence_agent_proves_it() {
     wills(&mut lost.watcher, 2, began);
 }
 
+/// `isolation.fence_auto`: a node that cannot be reached and whose lease is over is fenced without being asked.
+#[test]
+fn a_silent_node_is_fenced_unasked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = dir.path().join("fence.sh");
+    std::fs::write(&script, "exit 1\n").expect("written");
+    let agent = format!("isolation.fence_agent=[\"/bin/sh\", {:?}]", script.to_str().expect("text"));
+    let mut cluster = Cluster::of_three_with(&[LEASE, DRIFT, &agent, "isolation.fence_auto=true"]);
+    let mut lost = clients_of_2(&cluster);
+    std::fs::write(&script, format!("kill -9 {} && echo off", cluster.node(2).pid())).expect("written");
+    signal(cluster.node(2), "-STOP");
+    let began = Instant::now();
+    eventually("its boot is retired", SETTLE, || {
+        (boot_of(cluster.node(1), 2)["retired_by"] == "fence_agent").then_some(())
+    });
+    eprintln!("fenced and retired {:?} after the stop", began.elapsed());
+    led_by_others(&cluster, 2);
+    goes_on(cluster.node(3), began);
+    wills(&mut lost.watcher, 2, began);
+    cluster.node_mut(2).kill();
+}
+
 /// A node that was taken out of the cluster for good proves nothing either; its boot is retired as any other.
 #[test]
 fn a_removed_node_is_retired() {

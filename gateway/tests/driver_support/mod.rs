@@ -64,6 +64,8 @@ pub struct Toy {
     pub links: RefCell<HashMap<String, Rc<Link<()>>>>,
     /// Clients that are not read now.
     pub paused: RefCell<Vec<String>>,
+    /// Clients for whom nothing may be written any more.
+    pub lapsed: RefCell<Vec<String>>,
     /// CONNECTs of clients whose id starts with `slow` wait until this is true.
     pub released: Cell<bool>,
 }
@@ -208,6 +210,10 @@ impl Service for Toy {
         Ok(())
     }
 
+    fn may_write(&self, session: &ToySession) -> bool {
+        !self.lapsed.borrow().contains(&session.client_id)
+    }
+
     fn begin_exchange(&self, session: &mut ToySession, _: bool) -> Option<u16> {
         session.window = session.window.checked_sub(1)?;
         session.next_packet_id += 1;
@@ -310,6 +316,7 @@ impl Bench {
                 started: Instant::now(),
                 links: RefCell::default(),
                 paused: RefCell::default(),
+                lapsed: RefCell::default(),
                 released: Cell::new(false),
             })
         })

@@ -1,6 +1,7 @@
 //! A publisher of one stream with a store: what was not acknowledged is sent again, first and in order, on the next connection.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::client::Options;
@@ -75,6 +76,10 @@ impl Publisher {
             Run { own: &self, open: BTreeMap::new(), number: 0, began: Instant::now(), acknowledged: 0 };
         let nodes = u8::try_from(field.nodes.len()).expect("a few nodes");
         let mut node = self.node;
+        while !(field.open.load(Ordering::Acquire) || field.is_over()) {
+            std::thread::sleep(BACKOFF);
+        }
+        run.began = Instant::now();
         while !(field.is_over() || field.is_calm() && run.open.is_empty()) {
             match Link::connect(field, &self.who, node) {
                 Ok(mut link) => {

@@ -85,6 +85,7 @@ impl Subscriber {
                 continue;
             }
             subscribed = true;
+            self.pulse.subscribed();
             let stay = match self.habit {
                 _ if field.is_calm() => Duration::from_millis(200),
                 Habit::Stay => Duration::from_secs(1),

@@ -207,7 +207,7 @@ fn a_retirement_with_an_endless_text_is_refused() {
 /// The retirement of a full node is one small entry; how long `apply` takes is printed, not held against a limit.
 #[test]
 fn a_boot_with_many_sessions_is_retired_by_one_small_entry() {
-    const SESSIONS: u32 = 100_000;
+    const SESSIONS: u32 = 10_000;
     let mut group = Group::new(1_000, 1 << 20);
     let (dead, other) = (boot(1, "boot-a"), boot(2, "boot-b"));
     let mut index = 0;
