@@ -2,14 +2,16 @@
 
 CARGO ?= cargo
 VENV  := target/venv
+# Seconds that `make sim` and `make chaos` take.
+T     ?= 600
 
-.PHONY: run test lint bench fuzz soak chaos setup help
+.PHONY: run test lint bench fuzz soak sim chaos setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 run:             ## Build and start one node: MQTT on 127.0.0.1:1883, admin on 127.0.0.1:9883, data in ./exactmq-data
-	$(CARGO) run --release --locked --bin exactmq -- serve
+	$(CARGO) run --release --locked -p broker --bin exactmq -- serve
 
 test: setup      ## Install what the tests need, build, run every suite
 	tests/run.sh
@@ -31,6 +33,11 @@ fuzz:            ## Five minutes of cargo-fuzz each on packets and on the peer l
 
 soak:            ## kill -9 under load, 200 rounds instead of the 20 of `make test`
 	EXACTMQ_ROUNDS=200 $(CARGO) nextest run --release --locked -p tests --run-ignored all -E 'binary(crash)'
+
+# The same packages, profile and features as in `make test`: nothing is compiled twice.
+sim:             ## The seeded simulation over fresh seeds for T=600 seconds; EXACTMQ_SIM_SEED=n runs one seed
+	$(CARGO) build --locked --workspace --features broker/store-sled --profile ci --bin sim
+	target/ci/sim --seconds $(T)
 
 chaos: setup     ## Faults on three nodes in network namespaces under a checked load, for T=600 seconds; S=seed repeats (needs root)
 	$(CARGO) build --release --locked -p broker -p tests --bins

@@ -28,12 +28,27 @@ pub struct ManualTime {
     wall: AtomicU64,
 }
 
-/// `Tick` counts from the start of the process; `Millis` is `max(wall, last seen)` (DESIGN §5 "Time"). Cheap to clone.
+/// `Tick` counts from the start of the process; `Millis` is `max(wall, last seen)` (DESIGN §5 "Time"), and never stands still: while the
+/// wall clock is behind, it goes on with the monotonic one. Cheap to clone.
+///
+/// A wall clock that is set ahead while the node runs, by more than [`STEP_MAX_MS`], is not followed: a wrong date would expire the sessions of
+/// all nodes at once. It counts from the next start of the process on.
 #[derive(Debug, Clone)]
 pub struct NodeClock {
     source: Arc<dyn TimeSource>,
-    last: Arc<AtomicU64>,
+    state: Arc<State>,
 }
+
+#[derive(Debug)]
+struct State {
+    /// Highest time given or seen.
+    last: AtomicU64,
+    /// What is added to the milliseconds of `Tick`; it only grows.
+    ahead: AtomicU64,
+}
+
+/// Steps of the wall clock that are followed: those of time servers are far below.
+pub const STEP_MAX_MS: u64 = 5 * 60 * 1_000;
 
 impl TimeSource for SystemTimeSource {
     fn tick(&self) -> Tick {
@@ -88,7 +103,9 @@ impl Default for NodeClock {
 impl NodeClock {
     #[must_use]
     pub fn new(source: Arc<dyn TimeSource>) -> Self {
-        Self { source, last: Arc::new(AtomicU64::new(0)) }
+        let ahead = source.wall().0.saturating_sub(tick_ms(source.tick()));
+        let state = Arc::new(State { last: AtomicU64::new(0), ahead: AtomicU64::new(ahead) });
+        Self { source, state }
     }
 
     /// Monotonic now of this process.
@@ -100,8 +117,14 @@ impl NodeClock {
     /// Hybrid logical now: never less than anything seen before.
     #[must_use]
     pub fn millis(&self) -> Millis {
-        let wall = self.source.wall().0;
-        Millis(self.last.fetch_max(wall, Ordering::AcqRel).max(wall))
+        let (tick_ms, wall) = (tick_ms(self.source.tick()), self.source.wall().0);
+        let went_on = tick_ms + self.state.ahead.load(Ordering::Acquire);
+        let mut now = went_on;
+        if wall > went_on && wall - went_on <= STEP_MAX_MS {
+            self.state.ahead.fetch_max(wall - tick_ms, Ordering::AcqRel);
+            now = wall;
+        }
+        Millis(self.state.last.fetch_max(now, Ordering::AcqRel).max(now))
     }
 
     /// The wall clock as it is, for what only people read (audit, logs).
@@ -123,8 +146,14 @@ impl storage::Clock for NodeClock {
     }
 
     fn observe(&self, seen: Millis) {
-        self.last.fetch_max(seen.0, Ordering::AcqRel);
+        let ahead = seen.0.saturating_sub(tick_ms(self.source.tick()));
+        self.state.ahead.fetch_max(ahead, Ordering::AcqRel);
+        self.state.last.fetch_max(seen.0, Ordering::AcqRel);
     }
+}
+
+fn tick_ms(tick: Tick) -> u64 {
+    tick.0 / 1_000_000
 }
 
 #[cfg(test)]
@@ -145,6 +174,36 @@ mod tests {
         assert_eq!(clock.millis(), Millis(12_345));
         time.set_wall(20_000);
         assert_eq!(clock.millis(), Millis(20_000));
+    }
+
+    /// DESIGN §5: a wall clock that stepped back, or was ahead for a while, does not stop the hybrid clock: Wills and expiry go on.
+    #[test]
+    fn hybrid_time_never_stands_still() {
+        let time = ManualTime::at(10_000);
+        let clock = NodeClock::new(time.clone());
+        time.set_wall(200_000);
+        assert_eq!(clock.millis(), Millis(200_000));
+        time.set_wall(11_000);
+        assert_eq!(clock.millis(), Millis(200_000));
+        time.advance_ms(5_000);
+        assert_eq!(clock.millis(), Millis(205_000));
+        clock.observe(Millis(300_000));
+        time.advance_ms(1);
+        assert_eq!(clock.millis(), Millis(300_001));
+    }
+
+    /// DESIGN §5: a clock that is set ahead while the node runs expires nothing.
+    #[test]
+    fn a_large_step_of_the_wall_clock_is_not_followed() {
+        const EIGHT_DAYS_MS: u64 = 8 * 24 * 60 * 60 * 1_000;
+        let time = ManualTime::at(10_000);
+        let clock = NodeClock::new(time.clone());
+        time.set_wall(EIGHT_DAYS_MS);
+        time.advance_ms(5_000);
+        assert_eq!(clock.millis(), Millis(15_000));
+        time.set_wall(16_000);
+        assert_eq!(clock.millis(), Millis(16_000));
+        assert_eq!(NodeClock::new(ManualTime::at(EIGHT_DAYS_MS)).millis(), Millis(EIGHT_DAYS_MS));
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! ```text
 //! start: boot id ▸ lock, receipts ▸ store ▸ boot lease ▸ earlier boots retired ▸ routes restored ▸ sweeper, deadlines, Wills
 //!        ▸ workers ▸ listeners
-//! stop:  listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ tasks ▸ receipt ▸ store ▸ lock
+//! stop:  admin ▸ listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ receipt ▸ tasks ▸ boot retired by another node
+//!        ▸ leadership handed over ▸ store ▸ peer links ▸ lock
 //! ```
 //! Every step of a stop may be cut short: whatever is missing then is repaired by the next start, as after a crash.
 
 mod boot;
+mod denials;
 mod listeners;
 mod operator;
 mod process;
@@ -37,12 +39,13 @@ pub use serve::{ReadConfig, serve};
 use crate::admin;
 use crate::auth::{AuthFileError, Authority};
 use crate::clock::NodeClock;
+use crate::cluster::balance::balance_forever;
 use crate::cluster::join::JoinService;
 use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
 use crate::cluster::services::{services, until_retired};
-use crate::cluster::{LinkError, Links, Member};
+use crate::cluster::{LinkError, Links, Member, PeerCalls, farewell};
 use crate::config::Config;
-use crate::forward::Forwarding;
+use crate::forward::{Forwarding, StoredRoutes};
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
@@ -160,13 +163,7 @@ impl Node {
     ) -> Result<Self, ServeError> {
         let workers = Arc::new(Workers::new(config.node.workers()));
         let owners = Arc::new(Owners::new(owner_options(config, &boot), (*clock).clone(), workers.clone())?);
-        let lease = BootLease {
-            boot: boot.clone(),
-            clock: clock.clone(),
-            store: store.clone(),
-            owners: owners.clone(),
-            lease_ms: config.owner.lease_ms,
-        };
+        let lease = boot_lease(config, &boot, (&clock, &store), &owners);
         let settle = Settle { boots: boots.clone(), recovered, config: config.clone() };
         let settled = store.is_alone() && store.status().iter().all(|group| !group.nodes.is_empty());
         if settled {
@@ -182,7 +179,8 @@ impl Node {
         let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
-        let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), clock.clone(), &metrics));
+        let stored = (clock.clone(), forget.clone() as Arc<dyn StoredRoutes>);
+        let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), stored, &metrics));
         let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
         let shared = Arc::new(Shared {
             boot,
@@ -201,6 +199,7 @@ impl Node {
             isolation,
             lease_ms: config.owner.lease_ms,
             reclaimer: std::sync::OnceLock::new(),
+            references: std::sync::OnceLock::new(),
         });
         let member = Arc::new(Member::new(&shared, links, &config.node.data_dir));
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
@@ -236,8 +235,12 @@ impl Node {
     /// Lets clients and operators in.
     async fn open(&mut self, config: &Config) -> Result<(), ServeError> {
         if let Some(links) = &self.member.links {
-            let join =
-                JoinService::new(self.shared.store.clone(), &config.node.data_dir, self.shared.boot.node_id);
+            let join = JoinService::new(
+                self.shared.store.clone(),
+                &config.node.data_dir,
+                self.shared.boot.node_id,
+                (self.shared.clock.clone(), farewell::served(config)),
+            );
             let answered = self.shared.forwarding.serve(services(&self.shared, join));
             let address = links.listen(until_retired(answered, &self.shared.store)).await?;
             tracing::info!(%address, "peers are let in");
@@ -245,6 +248,7 @@ impl Node {
             self.shared.forwarding.start(links.clone());
             self.shared.forwarding.settled(ROUTES_WAIT).await;
             self.tasks.push(tokio::spawn(self.member.clone().follow_forever()));
+            self.tasks.push(tokio::spawn(balance_forever(self.shared.store.clone(), links.clone())));
         }
         self.listen(config)?;
         let retirer = Arc::new(Retirer::new(&self.shared, self.member.clone(), config));
@@ -389,6 +393,10 @@ impl Node {
             let _ = tokio::time::timeout(timeout / 8, admin.stop()).await;
         }
         let deadline = shared.clock.tick().plus_ms(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        if let Some(links) = &member.links {
+            // Set once: a node stops once.
+            let _ = shared.references.set(farewell::references(&**links).await);
+        }
         let share = timeout / 4;
         let left_open = tokio::task::spawn_blocking(move || gateway.stop(share)).await.unwrap_or(usize::MAX);
         if left_open > 0 {
@@ -402,6 +410,11 @@ impl Node {
             task.abort();
         }
         give_up_unless_fresh(&shared.store, &member.data_dir);
+        if let Some(links) = &member.links
+            && !shared.store.is_alone()
+        {
+            Self::take_leave(&shared, &**links, stopped).await;
+        }
         let closed = shared.store.close().await;
         if let Some(links) = &member.links {
             links.close().await;
@@ -411,6 +424,20 @@ impl Node {
             return Stopped::Unproved;
         }
         stopped
+    }
+
+    /// Leaves nothing to the other nodes that waits for this one: its boot is over by commit, and it leads no group.
+    async fn take_leave(shared: &Shared, peers: &dyn PeerCalls, stopped: Stopped) {
+        if stopped == Stopped::Graceful
+            && let Ok(retirement) = shared.owners.retirement()
+            && !farewell::retire(peers, &shared.boot, retirement.connection_id_max).await
+        {
+            tracing::warn!("no other node committed the end of this boot; the next start does it");
+        }
+        let left = shared.store.give_up_leadership(&peers.reachable(), LEAVE_WAIT).await;
+        if left > 0 {
+            tracing::warn!(left, "groups without a new leader elect one when this node is gone");
+        }
     }
 
     /// Closes all owners, records their ends and writes the receipt (owner spec §10.1).
@@ -494,6 +521,9 @@ impl Settle {
     }
 }
 
+/// How long a stop waits until it may hand over the groups that it began to lead just now.
+const LEAVE_WAIT: Duration = Duration::from_secs(2);
+
 /// How long a start waits for what other nodes have subscribers of; until it is known, they get everything.
 const ROUTES_WAIT: Duration = Duration::from_secs(1);
 
@@ -519,6 +549,21 @@ fn isolation(
     ClusterIsolation { local, clock: clock.clone(), peers }
 }
 
+fn boot_lease(
+    config: &Config,
+    boot: &Boot,
+    (clock, store): (&Arc<NodeClock>, &Store),
+    owners: &Arc<Owners>,
+) -> BootLease {
+    BootLease {
+        boot: boot.clone(),
+        clock: clock.clone(),
+        store: store.clone(),
+        owners: owners.clone(),
+        lease_ms: config.owner.lease_ms,
+    }
+}
+
 fn retention(config: &Config) -> Retention {
     Retention { binding_ms: u64::from(config.session.binding_retention_s) * 1_000 }
 }
@@ -532,8 +577,6 @@ fn store_options(config: &Config, boot: &Boot) -> storage::Options {
         segment_bytes: config.storage.segment_bytes,
         checkpoint_bytes: config.storage.checkpoint_bytes,
         resident_bytes_max: config.storage.resident_bytes_max,
-        inbox_messages_max: config.session.inbox_messages_max,
-        inbox_bytes_max: config.session.inbox_bytes_max,
         peers: None,
         formation: storage::Formation::Alone,
     }

@@ -5,16 +5,18 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use gateway::codec::ReasonCode;
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use session::id::{Key, Owner};
 use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, WillKey, WillStage};
 use session::time::Tick;
-use storage::{EventPort, GroupId};
+use storage::{EventPort, GroupId, StorageError};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::auth::Authority;
 use crate::clock::NodeClock;
-use crate::forward::Forwarding;
+use crate::forward::{FollowFuture, Forwarding, StoredRoutes};
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::{Router, Subscriber};
@@ -59,6 +61,8 @@ pub struct Shared {
     pub isolation: ClusterIsolation,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
+    /// Where the clients of a listener may go, once this node stops and another one said it.
+    pub references: OnceLock<HashMap<Arc<str>, Arc<str>>>,
     /// Reclamation; it hands messages on through this node, so it comes last and is not kept alive from here.
     pub reclaimer: OnceLock<Weak<Reclaimer>>,
 }
@@ -71,6 +75,8 @@ pub struct ForgetLifetimes {
     pub store: storage::Store,
     pub router: Arc<Router>,
     news: EndedNews,
+    /// Held from taking the news until the routing has them: who finds none knows that it has.
+    following: Mutex<()>,
 }
 
 /// Ended lifetimes that the store reported and that are not forgotten yet; bounded by the durable sessions.
@@ -133,11 +139,12 @@ impl EndedNews {
 impl ForgetLifetimes {
     #[must_use]
     pub fn new(boot: session::id::Boot, store: storage::Store, router: Arc<Router>, news: EndedNews) -> Self {
-        Self { boot, store, router, news }
+        Self { boot, store, router, news, following: Mutex::new(()) }
     }
 
     /// Takes over the subscriptions that other nodes stored.
     fn follow(&self) {
+        let _one = self.following.lock();
         let mut changed = std::mem::take(&mut *self.news.0.subscribed.lock());
         for group in std::mem::take(&mut *self.news.0.replaced.lock()) {
             let stored = crate::node::durable_lifetimes(&self.store, group);
@@ -166,6 +173,37 @@ impl ForgetLifetimes {
     }
 }
 
+impl StoredRoutes for ForgetLifetimes {
+    fn is_alone(&self) -> bool {
+        self.store.is_alone()
+    }
+
+    fn all(self: Arc<Self>) -> FollowFuture {
+        Box::pin(async move {
+            let mut rounds = JoinSet::new();
+            for group in (0..self.store.groups()).map(GroupId) {
+                let store = self.store.clone();
+                rounds.spawn(async move { store.barrier(group).await });
+            }
+            while let Some(round) = rounds.join_next().await {
+                round.map_err(|error| Arc::new(StorageError::Unavailable(error.to_string())))??;
+            }
+            self.follow();
+            Ok(())
+        })
+    }
+
+    fn through(self: Arc<Self>, entries: Vec<(GroupId, u64)>) -> FollowFuture {
+        Box::pin(async move {
+            for (group, index) in entries {
+                self.store.applied_through(group, index).await?;
+            }
+            self.follow();
+            Ok(())
+        })
+    }
+}
+
 impl LifetimeOver for ForgetLifetimes {
     fn lifetime_over(&self, key: &Key, lifetime: u64) {
         self.router.forget_inbox(self.store.group_of(key), lifetime);
@@ -183,6 +221,13 @@ impl Shared {
     #[must_use]
     pub fn stored(&self) -> GroupStat {
         (0..self.store.groups()).map(|group| self.store.read(GroupId(group), Group::stat)).sum()
+    }
+
+    /// Whether an operator denied the user or the ClientID, as far as this node has applied.
+    #[must_use]
+    pub fn denies(&self, key: &Key, user: Option<&Arc<str>>) -> bool {
+        let now = self.clock.millis();
+        self.store.read(self.store.group_of(key), |rows| rows.denies(key, user, now))
     }
 
     /// The routing handle of a connected session, and the QoS 2 ids that its lifetime received. A lifetime that ended meanwhile, whatever
@@ -253,8 +298,9 @@ impl Shared {
         let mut attempts = 0;
         let row = loop {
             let claim = self.claim_end(input);
+            // Without a report everything may have been written: a QoS 2 message of a share is then nobody else's ([MQTT-4.8.2-5]).
             let sent_through =
-                || claim.as_ref().and_then(IntentClaim::held).map_or(0, |closed| closed.sent_through);
+                || claim.as_ref().and_then(IntentClaim::held).map_or(u64::MAX, |closed| closed.sent_through);
             match case.run(&call, input, &sent_through).await {
                 Ok(row) => {
                     if let Some(claim) = claim {

@@ -228,6 +228,38 @@ fn check_config_refuses_what_serve_refuses() {
     check(&exactmq(&["check-config", "--config", &path("exactmq.toml")], Some(directory.path())), 0);
 }
 
+/// `session end --user` waits for the job and tells what is left; `deny` lists, adds and removes.
+#[test]
+fn many_sessions_are_ended_and_users_denied() {
+    let broker = FakeBroker::with(&["a", "b"]);
+    let api = Api::start(&broker, |_| ());
+    let directory = Some(api.directory.path());
+    *broker.end_error.lock().expect("not poisoned") = Some(EndError::Unproved("its node is away".to_owned()));
+    let output = exactmq(&["session", "end", "--user", "alice", "--reason", "revoked", "--deny"], directory);
+    let text = check(&output, 4);
+    assert!(text.contains("ended 1, gone 0, failed 1") && text.contains("unproved"), "{text}");
+    let text = check(&exactmq(&["deny", "list"], directory), 0);
+    assert!(text.contains("alice"), "{text}");
+    let job = json_of(&exactmq(&["session", "end", "--prefix", "zz", "--json"], directory));
+    assert_eq!((&job["state"], &job["ended"]), (&json!("done"), &json!(0)));
+    check(&exactmq(&["deny", "remove", "--user", "alice"], directory), 0);
+    check(&exactmq(&["deny", "remove", "--user", "alice"], directory), 1);
+    check(
+        &exactmq(&["deny", "add", "--client-id", "x", "--seconds", "60", "--reason", "noise"], directory),
+        0,
+    );
+    assert_eq!(json_of(&exactmq(&["deny", "list", "--json"], directory))["denied"][0]["client_id"], "x");
+    for usage in [
+        &["deny", "add"][..],
+        &["deny", "add", "--user", "a", "--client-id", "b"],
+        &["session", "end"],
+        &["session", "end", "a", "--user", "b"],
+        &["session", "end", "--prefix", "a", "--deny"],
+    ] {
+        check(&exactmq(usage, directory), 2);
+    }
+}
+
 /// `node retire`: one proof and no other, exit 4 for what is not proved, and what is done is told.
 #[test]
 fn a_boot_is_retired_from_the_command_line() {

@@ -339,3 +339,34 @@ async fn p6_end_judges_the_lease_of_this_boot_by_the_monotonic_clock() {
     case.run(&call, &input, &|| 0).await.unwrap();
     assert_eq!(bench.rows.last_will("c").unwrap().disconnected_at, Some(observed));
 }
+
+/// [MQTT-4.8.2-5], P5: End leaves to other members of a share what its client cannot know of: what the closed connection reports as not
+/// written; nothing without a report; and what an end that was recorded before says, whatever is believed now.
+#[tokio::test]
+async fn mqtt_4_8_2_5_end_keeps_what_its_client_may_know_of() {
+    for (lapsed, offline, sent_through, left) in [
+        (false, false, 1, &[1][..]),
+        (true, false, 1, &[1]),
+        (false, false, u64::MAX, &[]),
+        (true, false, u64::MAX, &[]),
+        (false, true, u64::MAX, &[0, 1]),
+        (true, true, u64::MAX, &[0, 1]),
+    ] {
+        let bench = Bench::new(Fault::None);
+        let row = bench.rows.row("c").unwrap();
+        bench.rows.share(row.lifetime);
+        bench.rows.share(row.lifetime);
+        if offline {
+            bench.rows.disconnect(&row.owner, false);
+        }
+        if lapsed {
+            bench.rows.time.advance_ms(LEASE_MS);
+        }
+        let case = EndCase { authority: &bench, isolation: &bench, clock: &bench, own: None };
+        let call = Call { deadline: Tick(u64::MAX), cancelled: &bench.cancelled };
+        let (owner, will) = (row.owner.clone(), WillMode::Publish);
+        let input = EndInput { owner, reason: EndReason::Revoked, will, release: false };
+        case.run(&call, &input, &|| sent_through).await.unwrap();
+        assert_eq!(bench.rows.inherited(row.lifetime), left, "{lapsed} {offline} {sent_through}");
+    }
+}

@@ -232,6 +232,29 @@ async fn mqtt_3_3_1_13_flags_are_those_of_the_subscription() {
     }
 }
 
+/// P9, MQTT 5 §3.4.2.1: a topic of more levels than are served is refused, and what others of the same batch published still arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_a_topic_that_is_too_deep_costs_only_itself() {
+    let members = cluster(2).await;
+    let mut subscriber = members[1].client("s").await;
+    subscriber.subscribe("#", 1).await;
+    let mut publisher = members[0].client("p").await;
+    let deep = format!("x{}", "/".repeat(300));
+    publisher.publish(&deep, "deep", 0, false, 0);
+    publisher.publish("ok", "first", 1, false, 1);
+    publisher.publish(&deep, "deep", 1, false, 2);
+    publisher.publish(&deep, "deep", 2, true, 3);
+    publisher.publish(&"/".repeat(255), "second", 1, false, 4);
+    publisher.flush().await;
+    for expected in [(0x40, 1, 0), (0x40, 2, 0x90), (0x50, 3, 0x90), (0x40, 4, 0)] {
+        assert_eq!(publisher.next().await, Some(Got::Ack(expected.0, expected.1, expected.2)));
+    }
+    for expected in ["first", "second"] {
+        assert_eq!(payload(&subscriber.message().await), expected);
+    }
+    assert!(publisher.is_quiet().await && subscriber.is_quiet().await);
+}
+
 /// A durable session that is connected to another node gets QoS 0, once, and no more once it is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn qos_0_reaches_durable_sessions_where_they_are_connected() {

@@ -8,6 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hotpath_support::{Client, Got, gone_member, payload, start};
+use session::id::Key;
+use session::lifecycle::{Command, Reply, SessionRef};
+use storage::{Done, Proposal};
 
 /// Enough for any window.
 const WIDE: u16 = 1_000;
@@ -446,4 +449,194 @@ async fn scenario_85_an_inbox_that_ended_leaves_its_message_to_another_member() 
             assert!(qos == 2 || client.is_quiet().await);
         }
     }
+}
+
+/// [MQTT-3.3.5-2]: a 3.1.1 client has no way to be told that its topic is too deep: it is not acknowledged, the connection ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_too_deep_closes_a_3_1_1_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    for first in [0x30, 0x32, 0x34] {
+        let mut publisher = Client::connect_v3(&node, "old").await;
+        for (depth, expected) in [(256, true), (257, false)] {
+            let mut body = vec![0, 0];
+            body.resize(2 + depth - 1, b'/');
+            body[..2].copy_from_slice(&u16::try_from(depth - 1).unwrap().to_be_bytes());
+            if first > 0x30 {
+                body.extend_from_slice(&[0, (depth - 250) as u8]);
+            }
+            publisher.raw(first, &body);
+            publisher.flush().await;
+            match (first, expected) {
+                (0x30, true) => assert!(publisher.is_quiet().await),
+                (_, true) => assert!(matches!(publisher.next().await, Some(Got::Ack(_, _, 0)))),
+                (_, false) => assert_eq!(publisher.next().await, None, "{first:#x}"),
+            }
+        }
+    }
+}
+
+/// SUBSCRIBE or UNSUBSCRIBE with these filters.
+fn filters(client: &mut Client, first: u8, packet_id: u16, filters: &[String]) {
+    let mut body = packet_id.to_be_bytes().to_vec();
+    body.push(0);
+    for filter in filters {
+        body.extend_from_slice(&u16::try_from(filter.len()).unwrap().to_be_bytes());
+        body.extend_from_slice(filter.as_bytes());
+        if first == 0x82 {
+            body.push(0);
+        }
+    }
+    client.raw(first, &body);
+}
+
+fn named(names: std::ops::Range<u32>) -> Vec<String> {
+    names.map(|name| format!("f/{name}")).collect()
+}
+
+/// P9: `limits.subscriptions_max` holds for a client that does not wait for SUBACK, durable or not; what is given back before counts, and
+/// a filter that is named twice counts once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_the_subscription_limit_holds_for_pipelined_packets() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[("limits.subscriptions_max", "5")]).await;
+    for (client_id, expiry_sec) in [("durable", 300), ("transient", 0)] {
+        let (mut client, _) = Client::connect(&node, client_id, expiry_sec, WIDE).await;
+        filters(&mut client, 0x82, 1, &named(0..4));
+        filters(&mut client, 0x82, 2, &named(0..4));
+        filters(&mut client, 0x82, 3, &named(4..8));
+        filters(&mut client, 0x82, 4, &named(8..12));
+        filters(&mut client, 0xA2, 5, &named(0..4));
+        filters(&mut client, 0x82, 6, &named(20..24));
+        filters(&mut client, 0x82, 7, &named(30..31));
+        client.flush().await;
+        let mut reasons = Vec::new();
+        for _ in 1..=7 {
+            let Some(Got::Granted(reason)) = client.next().await else { panic!("SUBACK or UNSUBACK") };
+            reasons.push(reason);
+        }
+        // A packet of which nothing is granted is answered at once.
+        reasons.sort_unstable();
+        assert_eq!(reasons, [0, 0, 0, 0, 0, 0x97, 0x97], "{client_id}");
+        let held = node.shared().router.len();
+        assert_eq!(held, 5, "{client_id}");
+        filters(&mut client, 0xA2, 8, &[named(4..5), named(20..24)].concat());
+        client.flush().await;
+        assert_eq!(client.next().await, Some(Got::Granted(0)));
+        assert_eq!(node.shared().router.len(), 0, "{client_id}");
+    }
+}
+
+/// P9: `limits.filters_max` holds for UNSUBSCRIBE too; what is beyond it stays subscribed to, and is said to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_the_filters_of_an_unsubscribe_are_limited() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[("limits.filters_max", "2")]).await;
+    let (mut client, _) = Client::connect(&node, "c", 0, WIDE).await;
+    filters(&mut client, 0x82, 1, &named(0..2));
+    filters(&mut client, 0x82, 2, &named(2..4));
+    filters(&mut client, 0xA2, 3, &named(0..4));
+    client.flush().await;
+    for _ in 0..3 {
+        assert_eq!(client.next().await, Some(Got::Granted(0)));
+    }
+    assert_eq!(node.shared().router.len(), 2);
+    filters(&mut client, 0xA2, 4, &["#/a".to_owned(), "#/b".to_owned(), "f/2".to_owned()]);
+    client.flush().await;
+    assert_eq!(client.next().await, Some(Got::Granted(0x8F)));
+
+    let mut old = Client::connect_v3(&node, "old").await;
+    let mut body = vec![0, 1];
+    for filter in named(0..3) {
+        body.extend_from_slice(&[0, 3]);
+        body.extend_from_slice(filter.as_bytes());
+    }
+    old.raw(0xA2, &body);
+    old.flush().await;
+    assert_eq!(old.next().await, None);
+}
+
+/// P9, [MQTT-3.8.4-3]: a client that subscribes over and over has retained messages waiting once a filter; they are sent again after the
+/// last time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_repeated_subscriptions_queue_one_feed() {
+    const ROUNDS: u16 = 500;
+    for expiry_sec in [0, 300] {
+        let dir = tempfile::tempdir().unwrap();
+        let node = start(dir.path(), &[]).await;
+        let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+        publisher.publish("r", "kept", 1, true, 1);
+        publisher.flush().await;
+        publisher.next().await;
+        let (mut client, _) = Client::connect(&node, "c", expiry_sec, WIDE).await;
+        let (mut sent, mut granted, mut messages, mut last) = (0, 0, 0, false);
+        while granted < ROUNDS || !last {
+            if granted % 50 == 0 && granted < ROUNDS && sent == granted {
+                for round in granted..granted + 50 {
+                    filters(&mut client, 0x82, round + 1, &vec!["+".to_owned(); 1_000]);
+                }
+                client.flush().await;
+                sent += 50;
+            }
+            match client.next().await {
+                Some(Got::Granted(0)) => granted += 1,
+                Some(Got::Publish { retain: true, .. }) => {
+                    messages += 1;
+                    last = granted == ROUNDS;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(messages <= 2 * ROUNDS, "{messages} messages");
+        assert!(client.is_quiet().await);
+    }
+}
+
+/// P5, [MQTT-4.3.3-10]: a received id whose answer was lost (committed, and nobody was told) is not yet a delivered message: its repetition
+/// reaches a live subscriber, and no further one does, on whatever connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_a_qos_2_message_reaches_live_subscribers_after_a_lost_reply() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let mut live = Vec::new();
+    for (client_id, filter) in [("a", "q"), ("b", "q"), ("c", "$share/g/q")] {
+        let (mut client, _) = Client::connect(&node, client_id, 0, WIDE).await;
+        client.subscribe(filter, 0).await;
+        live.push(client);
+    }
+    let (mut durable, _) = Client::connect(&node, "d", 300, WIDE).await;
+    durable.subscribe("q", 1).await;
+    let (publisher, _) = Client::connect(&node, "p", 300, WIDE).await;
+    receive(&node, "p", 7).await;
+    drop(publisher);
+    for round in 0..3 {
+        let (mut publisher, present) = Client::connect(&node, "p", 300, WIDE).await;
+        assert!(present);
+        for _ in 0..2 {
+            publisher.publish("q", "once", 2, false, 7);
+            publisher.flush().await;
+            assert_eq!(publisher.next().await, Some(Got::Ack(0x50, 7, 0)));
+        }
+        for client in live.iter_mut().chain([&mut durable]) {
+            if round == 0 {
+                assert_eq!(payload(&client.message().await), "once");
+            }
+            assert!(client.is_quiet().await, "round {round}");
+        }
+    }
+}
+
+/// Commits a received id of a session as its worker does, which never hears of it.
+async fn receive(node: &broker::node::Node, client_id: &str, packet_id: u16) {
+    let key = Key::new("main".into(), client_id.into()).unwrap();
+    let store = &node.shared().store;
+    let group = store.group_of(&key);
+    let session = store.read(group, |rows| {
+        let row = rows.session(&key).unwrap();
+        SessionRef { lifetime: row.lifetime, owner_generation: row.owner.owner_generation }
+    });
+    let (sender, reply) = tokio::sync::oneshot::channel();
+    let command = Command::Receive { session, packet_id };
+    store.propose(group, vec![Proposal { command, done: Done::Once(sender) }]);
+    assert!(matches!(reply.await, Ok(Ok(Reply::Received { routed: false, .. }))));
 }

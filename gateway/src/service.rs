@@ -239,6 +239,11 @@ pub trait Service: Sized + 'static {
     /// The outbox is empty again after a push into it had been refused.
     fn drained(&self, _session: &mut Self::Session, _out: &mut Output) {}
 
+    /// Where else the clients of a listener are served, for the DISCONNECT 0x8B of a stop (§4.13). `None`: not known.
+    fn server_reference(&self, _listener: &str) -> Option<Arc<str>> {
+        None
+    }
+
     /// The socket is physically closed (the fd is gone). Called exactly once for each accepted session, also when it never got
     /// CONNACK. The service reports the close to the registry and records the disconnect.
     fn closed(self: &Rc<Self>, session: Self::Session, ended: Ended);

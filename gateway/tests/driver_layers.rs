@@ -276,6 +276,38 @@ fn websocket_needs_path_and_subprotocol() {
     assert_eq!(open_websocket(bench.client().stream, "/mqtt", None).err(), Some(Some(400)));
 }
 
+/// P10, RFC 6455 §4.2: what is no upgrade to WebSocket is told why, over plain and over secure sockets.
+#[test]
+fn what_is_no_websocket_upgrade_is_answered() {
+    fn answer(mut stream: impl Read + Write, request: &str) -> String {
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // A TLS stream that is not said goodbye to ends with an error.
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+    const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+    const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    const VERSION: &str = "Sec-WebSocket-Version: 13\r\n";
+    let bench = with_websocket(None);
+    for (request, status, header) in [
+        (format!("POST /mqtt HTTP/1.1\r\n{UPGRADE}{KEY}{VERSION}\r\n"), "405", "Allow: GET"),
+        (format!("GET /mqtt HTTP/1.1\r\n{KEY}{VERSION}\r\n"), "426", "Upgrade: websocket"),
+        (format!("GET /mqtt HTTP/1.1\r\n{UPGRADE}{KEY}\r\n"), "426", "Sec-WebSocket-Version: 13"),
+        (format!("GET /mqtt HTTP/1.1\r\n{UPGRADE}{VERSION}\r\n"), "400", "Sec-WebSocket-Key"),
+        ("nonsense\r\n\r\n".to_owned(), "400", "Connection: close"),
+    ] {
+        let answer = answer(bench.client().stream, &request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        assert!(answer.contains(header), "{request}: {answer}");
+    }
+    eventually("they are gone", || bench.gateway().connections() == [0]);
+    let authority = Authority::new();
+    let bench = with_websocket(Some(authority.tls(ClientCertificates::NotAsked)));
+    let answer = answer(authority.connect(&bench, None), "GET / HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 426 "), "{answer}");
+}
+
 /// P9: before CONNECT a WebSocket message is bounded by the CONNECT size, not by the packet size.
 #[test]
 fn websocket_messages_before_connect_are_bounded() {
@@ -325,7 +357,8 @@ fn proxy_header(command: u8, addresses: &[u8], tlvs: &[u8]) -> Vec<u8> {
 /// PROXY protocol v2: the client's address and certificate name are those that the proxy tells; LOCAL keeps the proxy's.
 #[test]
 fn proxy_header_names_the_client() {
-    let bench = Bench::with(1, ListenerConfig { proxy_protocol: true, ..config() });
+    let settings = ListenerConfig { proxy_protocol: true, proxy_certificate: true, ..config() };
+    let bench = Bench::with(1, settings);
     let addresses = [203, 0, 113, 9, 192, 0, 2, 1, 0x30, 0x39, 0x07, 0x5B];
     let tlvs = b"\x20\x00\x10\x07\x00\x00\x00\x00\x22\x00\x08device-1";
     let mut client = bench.client();
@@ -340,6 +373,23 @@ fn proxy_header_names_the_client() {
     client.send(&[proxy_header(0, &[], &[]), connect(Version::V5, "local", |_| ())].concat());
     client.expect_connack();
     assert!(bench.log.peers.lock().unwrap()[1].address.ip().is_loopback());
+}
+
+/// P8: a header names a certificate only where that is asked for, and only one that the proxy says it verified.
+#[test]
+fn a_proxy_header_names_no_certificate_unasked_or_unverified() {
+    const VERIFIED: &[u8] = b"\x20\x00\x0D\x07\x00\x00\x00\x00\x22\x00\x05admin";
+    const REFUSED: &[u8] = b"\x20\x00\x0D\x07\x00\x00\x00\x01\x22\x00\x05admin";
+    const WITHOUT: &[u8] = b"\x20\x00\x0D\x01\x00\x00\x00\x00\x22\x00\x05admin";
+    const PLAIN: &[u8] = b"\x20\x00\x0D\x06\x00\x00\x00\x00\x22\x00\x05admin";
+    let addresses = [203, 0, 113, 9, 192, 0, 2, 1, 0x30, 0x39, 0x07, 0x5B];
+    for (proxy_certificate, tlvs) in [(false, VERIFIED), (true, REFUSED), (true, WITHOUT), (true, PLAIN)] {
+        let bench = Bench::with(1, ListenerConfig { proxy_protocol: true, proxy_certificate, ..config() });
+        let mut client = bench.client();
+        client.send(&[proxy_header(1, &addresses, tlvs), connect(Version::V5, "forged", |_| ())].concat());
+        client.expect_connack();
+        assert_eq!(bench.log.peers.lock().unwrap()[0].certificate_cn, None);
+    }
 }
 
 /// P9, P10: no header, version 1, an absurd length, or silence: closed, never served.

@@ -29,5 +29,9 @@ pub const OWNER_OPERATIONS_MAX: u32 = 1_024;
 pub const OWNER_TIMEOUT_MS_MAX: u64 = 60_000;
 /// Owners that one turn of the sweeper visits, at most (owner spec §3.2).
 pub const OWNER_SWEEP_MAX: usize = 256;
+/// Users and ClientIDs that one group denies, at most; a user counts in every group.
+pub const DENIED_MAX: usize = 100_000;
+/// Bytes of an operator's words for a denial.
+pub const DENY_REASON_BYTES_MAX: usize = 256;
 /// Bytes of what an operator or a fence agent says about a boot that is retired; it is part of the boot's row.
 pub const RETIRE_TEXT_BYTES_MAX: usize = 1_024;

@@ -108,8 +108,6 @@ fn options(dir: &Path) -> Options {
         segment_bytes: 64 << 20,
         checkpoint_bytes: 64 << 20,
         resident_bytes_max: 256 << 20,
-        inbox_messages_max: u64::MAX,
-        inbox_bytes_max: u64::MAX,
         peers: None,
         formation: storage::Formation::Alone,
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use session::id::{Boot, Key};
 use session::lifecycle::{Command, Group, Reply};
@@ -10,6 +11,7 @@ use session::time::Millis;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::identity::{Identity, Lock, make_dir};
 use crate::peers::{PeerAddress, Peers};
@@ -66,9 +68,6 @@ pub struct Options {
     pub checkpoint_bytes: u64,
     /// Message bodies kept in memory per node before they are read back from disk; default 256 MiB.
     pub resident_bytes_max: u64,
-    /// Inbox quotas per session.
-    pub inbox_messages_max: u64,
-    pub inbox_bytes_max: u64,
     /// The way to other nodes; `None`: there are none.
     pub peers: Option<Arc<dyn Peers>>,
     pub formation: Formation,
@@ -131,6 +130,7 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     groups: Vec<RaftGroup>,
+    boot_node: u64,
     wal: Arc<Wal>,
     fsync_times: Arc<Times>,
     checkpointer: Arc<Checkpointer>,
@@ -174,6 +174,8 @@ impl Failure {
     }
 }
 
+/// Between two attempts to hand a group over.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(50);
 /// Page cache of the engine, for all groups.
 const ENGINE_CACHE_BYTES: usize = 64 << 20;
 
@@ -205,6 +207,7 @@ impl Store {
         Ok(Self {
             inner: Arc::new(Inner {
                 groups,
+                boot_node: options.boot.node_id,
                 wal: recovered.wal,
                 fsync_times: recovered.fsync_times,
                 checkpointer,
@@ -272,6 +275,23 @@ impl Store {
         self.group(group).barrier().await
     }
 
+    /// Last entry of the group that is applied here: what a reply was about is in it.
+    #[must_use]
+    pub fn applied(&self, group: GroupId) -> u64 {
+        self.group(group).machine.applied_index()
+    }
+
+    /// Returns when entry `index` of the group is applied here and everybody was told of it.
+    ///
+    /// # Errors
+    /// It is not within 3 s.
+    pub async fn applied_through(&self, group: GroupId, index: u64) -> Result<(), Arc<StorageError>> {
+        match self.inner.groups.get(usize::from(group.0)) {
+            Some(group) => group.follow(index).await,
+            None => Err(Arc::new(StorageError::Unavailable(format!("there is no group {} here", group.0)))),
+        }
+    }
+
     /// Carries out a request that [`Peers::call`] brought from another node.
     pub async fn serve_peer(&self, request: &[u8]) -> bytes::Bytes {
         raft::serve(&self.inner.groups, request).await
@@ -281,6 +301,57 @@ impl Store {
     #[must_use]
     pub fn leads(&self, group: GroupId) -> bool {
         self.group(group).leads()
+    }
+
+    /// Hands a group that this node leads to another voter. Proposals wait meanwhile, at most two seconds, mostly a few milliseconds, and
+    /// none is lost. May fail and be repeated.
+    ///
+    /// # Errors
+    /// This node does not lead, or only since a moment ago; the other one is no voter, away or behind; or it does not lead in time.
+    pub async fn hand_over(&self, group: GroupId, to: u64) -> Result<(), StorageError> {
+        self.group(group).hand_over(to).await
+    }
+
+    /// The hand-over by this node that makes leaders more even, among voters that it can reach; `None`: none does.
+    #[must_use]
+    pub fn next_hand_over(&self, reachable: &[u64]) -> Option<(GroupId, u64)> {
+        raft::next_step(self.inner.boot_node, &self.status(), reachable)
+    }
+
+    /// Hands every group that this node leads to a voter that it can reach, as evenly as it goes, and takes none from now on; one that it
+    /// leads since a moment ago has to wait, about `within`. Groups that are left elect a leader when this node is gone; how many.
+    pub async fn give_up_leadership(&self, reachable: &[u64], within: Duration) -> usize {
+        self.inner.groups.iter().for_each(RaftGroup::leave);
+        let deadline = Instant::now() + within;
+        loop {
+            let left = self.hand_over_all(reachable).await;
+            if left == 0 || Instant::now() >= deadline {
+                return left;
+            }
+            tokio::time::sleep(HAND_OVER_PAUSE).await;
+        }
+    }
+
+    async fn hand_over_all(&self, reachable: &[u64]) -> usize {
+        let mut left = 0;
+        for group in self.inner.groups.iter().filter(|group| group.leads()) {
+            let status = self.status();
+            let led = |node: &u64| status.iter().filter(|group| group.leader == Some(*node)).count();
+            let mut heirs = reachable.to_vec();
+            heirs.sort_by_key(led);
+            let mut gone = false;
+            for heir in heirs {
+                match group.hand_over(heir).await {
+                    Ok(()) => {
+                        gone = true;
+                        break;
+                    }
+                    Err(error) => tracing::debug!(%error, heir, "a group stays for now"),
+                }
+            }
+            left += usize::from(!gone);
+        }
+        left
     }
 
     /// What this node knows of each group.
@@ -293,7 +364,8 @@ impl Store {
     /// goes on where it stopped.
     ///
     /// # Errors
-    /// No majority, or the node cannot be reached, within two minutes a step.
+    /// The node does not answer within five seconds: then nothing changes. No majority, or the node does not get the log, within two
+    /// minutes a step.
     pub async fn add_node(&self, node: &PeerAddress) -> Result<(), StorageError> {
         for group in &self.inner.groups {
             group.add(node).await?;
@@ -538,7 +610,8 @@ impl Recovery {
             .map(|(group, machine)| {
                 let log = logs.remove(&group).unwrap_or_default();
                 machine.check_reaches(&log)?;
-                Ok((LogStore::new(group, Arc::clone(&wal), log, Arc::clone(&meter))?, machine))
+                let log = LogStore::new(group, Arc::clone(&wal), log, machine.applied(), Arc::clone(&meter))?;
+                Ok((log, machine))
             })
             .collect::<Result<_, StorageError>>()?;
         Ok(Self { identity, lock, wal, fsync_times, meter, groups })
@@ -561,8 +634,6 @@ fn load(
                     group,
                     groups,
                     resident_bytes_max: options.resident_bytes_max / u64::from(groups),
-                    inbox_messages_max: options.inbox_messages_max,
-                    inbox_bytes_max: options.inbox_bytes_max,
                     incoming_dir: options.data_dir.join("state"),
                 };
                 scope.spawn(move || open(options, engine))

@@ -19,6 +19,9 @@ use session::time::Millis;
 use storage::{Formation, GroupId, Options, PeerAddress, PeerError, PeerFuture, Peers, StorageError, Store};
 use support::{TestClock, eventually};
 
+/// An address where nobody is.
+const NOWHERE: &str = "nowhere";
+
 /// The network: which stores run, and which ways are cut.
 #[derive(Debug, Clone, Default)]
 struct Net(Arc<Mutex<State>>);
@@ -28,6 +31,8 @@ struct State {
     stores: Vec<(u64, Store)>,
     /// From, to.
     cut: HashSet<(u64, u64)>,
+    /// How fast all ways are; `None`: they cost nothing.
+    bytes_per_ms: Option<u64>,
 }
 
 /// The network as one node sees it.
@@ -39,10 +44,14 @@ struct Port {
 
 impl Peers for Port {
     fn call(&self, to: &PeerAddress, request: Bytes, timeout: Duration) -> PeerFuture {
+        let right = to.address != NOWHERE;
         let (own, to, net) = (self.own, to.node_id, self.net.clone());
         Box::pin(async move {
             let unreachable = || PeerError::Unreachable { node_id: to, reason: "cut".to_owned() };
-            let store = net.way(own, to).ok_or_else(unreachable)?;
+            let store = net.way(own, to).filter(|_| right).ok_or_else(unreachable)?;
+            if let Some(bytes_per_ms) = net.bytes_per_ms() {
+                tokio::time::sleep(Duration::from_millis(request.len() as u64 / bytes_per_ms)).await;
+            }
             let unknown = |reason: &str| PeerError::Unknown { node_id: to, reason: reason.to_owned() };
             let answer = tokio::time::timeout(timeout, store.serve_peer(&request));
             let answer = answer.await.map_err(|_| unknown("too slow"))?;
@@ -59,6 +68,10 @@ impl Net {
             return None;
         }
         state.stores.iter().find(|(id, _)| *id == to).map(|(_, store)| store.clone())
+    }
+
+    fn bytes_per_ms(&self) -> Option<u64> {
+        self.0.lock().bytes_per_ms
     }
 
     /// Cuts a node off from all others, both ways.
@@ -276,6 +289,104 @@ async fn a_removed_voter_is_replaced() {
     assert_eq!(read(&stores[0], "t").as_deref(), Some("v"));
 }
 
+/// P9, P10, scenario 22: a node that is not there is not taken in. As a voter it would hold up every commit, its own removal too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_cannot_be_reached_does_not_become_a_voter() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let first = net.start(dir.path(), 1, "boot-1", Formation::Alone).await;
+    announce(&first).await;
+    let refused = tokio::time::timeout(Duration::from_secs(30), first.add_node(&address(9))).await;
+    let error = refused.expect("bounded").unwrap_err();
+    assert!(error.to_string().contains("node 9 is not reachable"), "{error}");
+    let group = first.group_of_topic("t");
+    first.call(group, retain("t", "v")).await.unwrap();
+    let _second = net.start(dir.path(), 2, "boot-2", Formation::Join).await;
+    let wrong = PeerAddress { node_id: 2, address: NOWHERE.to_owned() };
+    first.add_node(&wrong).await.unwrap_err();
+    first.add_node(&address(2)).await.unwrap();
+    assert!(first.status().iter().all(|status| status.voters == [1, 2] && status.nodes[1] == address(2)));
+    persist(&first, group, retain("t", "w")).await;
+}
+
+/// P10: a corrected address of a node that takes part already is dialled from then on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_added_again_is_dialled_where_it_says() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let fourth = net.start(dir.path(), 4, "boot-4", Formation::Join).await;
+    stores[0].add_node(&address(4)).await.unwrap();
+    stores[0].set_address(&PeerAddress { node_id: 4, address: NOWHERE.to_owned() }).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), stores[0].add_node(&address(4))).await.unwrap().unwrap();
+    let group = fourth.group_of_topic("t");
+    persist(&stores[0], group, retain("t", "v")).await;
+    fourth.barrier(group).await.unwrap();
+    assert_eq!(read(&fourth, "t").as_deref(), Some("v"));
+}
+
+/// P5 [MQTT-4.6.0-6]: what was asked for behind a change that is lost is not done before the change is repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_overtakes_a_lost_change() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t");
+    let at = stores[0].status()[usize::from(group.0)].leader.unwrap();
+    let leader = stores[usize::try_from(at).unwrap() - 1].clone();
+    let last = |store: &Store| store.status()[usize::from(group.0)].last_index;
+    net.isolate(at);
+    let before = last(&leader);
+    let call = |payload: &'static str| {
+        let leader = leader.clone();
+        tokio::spawn(async move { leader.call(group, retain("t", payload)).await })
+    };
+    let first = call("first");
+    eventually("the first is in the log", || last(&leader) > before).await;
+    let second = call("second");
+    let lost = tokio::time::timeout(Duration::from_secs(15), first).await.expect("bounded").unwrap();
+    net.heal();
+    assert!(lost.is_err());
+    let second = tokio::time::timeout(Duration::from_secs(15), second).await.expect("bounded").unwrap();
+    assert!(second.is_err(), "it was done before the first was repeated");
+    persist(&leader, group, retain("u", "after")).await;
+    assert_ne!(read(&leader, "t").as_deref(), Some("second"));
+}
+
+/// P9: a follower that is behind catches up over a slow link, also with an entry that takes longer than a heartbeat.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_drains_over_a_slow_link() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = stores[0].group_of_topic("t/1");
+    net.isolate(3);
+    persist(&stores[0], group, retain("t/1", &"x".repeat(3 << 20))).await;
+    for _ in 0..20 {
+        persist(&stores[0], group, retain("t/1", &"y".repeat(300 << 10))).await;
+    }
+    net.0.lock().bytes_per_ms = Some(6_000);
+    net.heal();
+    let deadline = Duration::from_secs(30);
+    let caught_up = async {
+        while read(&stores[2], "t/1").is_none_or(|found| found.len() != 300 << 10) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(deadline, caught_up).await.expect("it catches up");
+}
+
+/// P9: a learner that is not there does not take the place of a voter that is removed: two would have to agree, and one is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learner_that_is_gone_does_not_replace_a_voter() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let _fourth = net.start(dir.path(), 4, "boot-4", Formation::Join).await;
+    stores[0].add_node(&address(4)).await.unwrap();
+    net.isolate(4);
+    stores[0].remove_node(3).await.unwrap();
+    assert!(stores[0].status().iter().all(|status| status.voters == [1, 2]));
+    net.heal();
+    stores[0].add_node(&address(4)).await.unwrap();
+    assert!(stores[0].status().iter().all(|status| status.voters == [1, 2, 4]));
+}
+
 /// P10: what another version or a damaged link sends is refused by name, and nothing panics.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_cannot_be_read_are_refused() {
@@ -289,4 +400,75 @@ async fn requests_that_cannot_be_read_are_refused() {
     }
     let error: StorageError = store.remove_node(1).await.unwrap_err();
     assert!(error.to_string().contains("last node"), "{error}");
+}
+
+/// DESIGN §5, §6: a leader hands a group over while all nodes write to it: nothing is lost or doubled in between, and nobody waits as long as
+/// for an election.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_handed_over_under_load() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    let group = GroupId(0);
+    let topic_of = |number: usize| {
+        (0..).map(|at| format!("t/{number}/{at}")).find(|topic| stores[0].group_of_topic(topic) == group)
+    };
+    let running = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let mut writers = Vec::new();
+    for (number, store) in stores.iter().enumerate() {
+        let (store, running, topic) = (store.clone(), running.clone(), topic_of(number).unwrap());
+        writers.push(tokio::spawn(async move {
+            let mut written = 0_u64;
+            while running.load(std::sync::atomic::Ordering::SeqCst) {
+                written += 1;
+                let reply = store.call(group, retain(&topic, &written.to_string())).await;
+                assert!(matches!(reply, Ok(Reply::Done { .. })), "{reply:?}");
+            }
+            (topic, written)
+        }));
+    }
+    // To each node in turn, and back.
+    for to in [2, 3, 1, 2] {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let leader = stores.iter().find(|store| store.leads(group)).cloned();
+            if let Some(leader) = leader
+                && leader.hand_over(group, to).await.is_ok()
+            {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "handed over to {to}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(stores[usize::try_from(to).unwrap() - 1].leads(group));
+    }
+    running.store(false, std::sync::atomic::Ordering::SeqCst);
+    for writer in writers {
+        let (topic, written) = writer.await.unwrap();
+        for store in &stores {
+            store.barrier(group).await.unwrap();
+            assert_eq!(read(store, &topic), Some(written.to_string()), "the last acknowledged value");
+        }
+    }
+    for store in &stores {
+        store.checkpoint().await.unwrap();
+    }
+    let states: Vec<Vec<u8>> = stores.iter().map(|store| export(store, group)).collect();
+    assert!(states.iter().all(|state| *state == states[0]), "equal logs, equal states");
+}
+
+/// A node that stops hands all its groups over, and takes none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_leaves_gives_all_its_groups_up() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let stores = three(&net, dir.path()).await;
+    eventually("a leader may hand over", || stores[0].leads(GroupId(0)) && stores[0].leads(GroupId(1))).await;
+    assert_eq!(stores[0].give_up_leadership(&[2, 3], Duration::from_secs(30)).await, 0);
+    for group in groups(&stores[0]) {
+        assert!(!stores[0].leads(group));
+        assert!(matches!(persist(&stores[0], group, retain("t", "x")).await, Reply::Done { .. }));
+    }
+    let given = stores[1].leads(GroupId(0));
+    let (leader, group) = if given { (&stores[1], GroupId(0)) } else { (&stores[2], GroupId(0)) };
+    eventually("the new leader knows it", || leader.leads(group)).await;
+    assert!(leader.hand_over(group, 1).await.is_err(), "it leaves");
 }

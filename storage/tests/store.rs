@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use session::lifecycle::{Command, Conflict, Reply};
 use session::time::Millis;
-use storage::{Clock, CompletionPort, Done, GroupId, Proposal, StorageError, Store};
+use storage::{
+    Clock, CompletionPort, Done, GroupId, PeerAddress, PeerError, PeerFuture, Peers, Proposal, StorageError,
+    Store,
+};
 use support::{Inbox, Session, TestClock, append, eventually, message, open, options, refused};
 
 /// P4: what was acknowledged is there after a restart without close, and after one with it.
@@ -121,6 +124,63 @@ async fn a_checkpoint_deletes_log_segments() {
     store.close().await.unwrap();
     let store = Store::open(options, TestClock::at(0)).await.unwrap();
     assert_eq!(session.inbox(&store), [(200, b"last".to_vec())]);
+    store.close().await.unwrap();
+}
+
+/// A node with a peer port, whom nobody answers.
+#[derive(Debug)]
+struct Nobody;
+
+impl Peers for Nobody {
+    fn call(&self, to: &PeerAddress, _request: bytes::Bytes, _timeout: std::time::Duration) -> PeerFuture {
+        let node_id = to.node_id;
+        Box::pin(async move { Err(PeerError::Unreachable { node_id, reason: "nobody is there".to_owned() }) })
+    }
+}
+
+/// P9: a group with few entries does not pin the log of all groups: what its followers may still want is bounded by bytes, not by number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quiet_group_does_not_pin_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path());
+    options.segment_bytes = 64 << 10;
+    options.peers = Some(Arc::new(Nobody));
+    let store = open(options).await;
+    let session = Session::connect(&store, "c1").await;
+    let wal = dir.path().join("wal");
+    for round in 0..3u64 {
+        for number in 0..50 {
+            store.call(session.group, session.append(&[1; 2_000])).await.unwrap();
+            store.call(session.group, session.settle([round * 50 + number])).await.unwrap();
+        }
+        store.checkpoint().await.unwrap();
+    }
+    // The last round, and one before it for who is a little behind: 2 x 100 KB in segments of 64 KiB.
+    for group in 0..store.groups() {
+        store.call(GroupId(group), Command::Tidy).await.unwrap();
+    }
+    eventually("old segments go", || support::files(&wal, "wal").len() <= 4).await;
+    store.close().await.unwrap();
+}
+
+/// DESIGN §2: `apply` reads nothing but the log. A new group has no quotas until a command brings some, and a replay after a crash meets
+/// each command under the quotas that it had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quotas_come_from_the_log_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(options(dir.path())).await;
+    let session = Session::connect(&store, "c1").await;
+    assert_eq!(store.read(session.group, session::lifecycle::Group::quotas), (u64::MAX, u64::MAX));
+    for number in 0..5u8 {
+        store.call(session.group, session.append(&[number])).await.unwrap();
+    }
+    store.call(session.group, Command::Quotas { messages: 2, bytes: 1 << 20 }).await.unwrap();
+    let before = session.inbox(&store);
+    assert_eq!(before.len(), 5);
+    drop(store);
+    let store = Store::open(options(dir.path()), TestClock::at(0)).await.unwrap();
+    assert_eq!(session.inbox(&store), before);
+    assert_eq!(store.read(session.group, session::lifecycle::Group::quotas), (2, 1 << 20));
     store.close().await.unwrap();
 }
 

@@ -124,10 +124,12 @@ pub fn start_node(id: u64, peer_port: u16, settings: &[&str]) -> Node {
 /// The same at a place of its own.
 #[must_use]
 pub fn start_node_at(place: Place, id: u64, peer: SocketAddr, settings: &[&str]) -> Node {
+    let advertise = format!("listener.mqtt.advertise=node-{id}.example:1883");
     let (id, peer) = (format!("node.id={id}"), format!("cluster.peer={peer}"));
     let own = [
         &*id,
         &*peer,
+        &*advertise,
         "cluster.secret=0123456789abcdef0123456789abcdef",
         "cluster.trusted_network=true",
         "node.workers=1",

@@ -94,6 +94,8 @@ pub enum What {
     Pong { asked: Micros },
     /// An operator asked at `asked` that the session be ended, and was told that it is.
     Ended { asked: Micros },
+    /// An operator asked at `asked` for its end and had no answer that says so: it may end from then on.
+    EndDoubted { asked: Micros },
     /// A new subscriber asked at `asked` for a retained topic, and read this number, or for some seconds nothing.
     Read { stream: u32, number: Option<u32>, asked: Micros },
     /// The node stops executing from here (SIGKILL, SIGSTOP were sent before this was noted).

@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod history;
 pub mod load;
 pub mod node;
+pub mod sim;
 pub mod wait;
 pub mod wire;
 

@@ -129,8 +129,10 @@ fn not_converged<T>(
 ) -> Violation {
     let busy = publishers.iter().filter(|publisher| !publisher.is_finished()).count();
     let away = pulses.iter().filter(|pulse| !pulse.connected.load(Ordering::Acquire)).count();
+    let ages: Vec<u64> =
+        pulses.iter().map(|pulse| (now - pulse.last.load(Ordering::Acquire)) / 1_000).collect();
     let says = format!(
-        "the load did not drain: {busy} publishers wait for acknowledgements, {away} of {} subscribers are not connected",
+        "the load did not drain: {busy} publishers wait for acknowledgements, {away} of {} subscribers are not connected, they got something {ages:?} ms ago",
         pulses.len()
     );
     let at = history.events.last().map_or(now, |event| event.at);

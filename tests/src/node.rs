@@ -211,9 +211,16 @@ impl Node {
     /// # Panics
     /// When it does not exit with success within 30 s.
     pub fn stop(&mut self) {
+        Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
+        self.await_exit();
+    }
+
+    /// Waits for a clean exit.
+    ///
+    /// # Panics
+    /// When it does not exit with success within 30 s.
+    pub fn await_exit(&mut self) {
         let mut child = self.child.take().expect("it runs");
-        let id = child.id().to_string();
-        Command::new("kill").args(["-TERM", &id]).status().expect("kill runs");
         let log = self.dir.with_extension("log");
         let status = eventually("a clean exit", Duration::from_secs(30), || child.try_wait().expect("waits"));
         assert!(status.success(), "exit {status}\n{}", tail(&log));

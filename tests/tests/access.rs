@@ -219,3 +219,22 @@ fn removed_users_are_closed_at_the_reload() {
     assert_eq!((last.kind(), last.reason()), (14, 0x87));
     assert!(alice.is_alive());
 }
+
+/// P8: a PROXY header that names a verified certificate logs nobody in, unless the listener is told to believe it.
+#[test]
+fn p8_a_forged_proxy_header_logs_nobody_in() {
+    // PROXY over TCP/IPv4; SSL with a verified certificate of the connection and session, common name `admin`.
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x1C".to_vec();
+    header.extend_from_slice(&[203, 0, 113, 9, 192, 0, 2, 1, 0x30, 0x39, 0x07, 0x5B]);
+    header.extend_from_slice(b"\x20\x00\x0D\x07\x00\x00\x00\x00\x22\x00\x05admin");
+    for (believed, reason) in [(false, 0x87), (true, 0)] {
+        let node = Node::start_with(&[
+            "listener.mqtt.proxy_protocol=true",
+            &format!("listener.mqtt.proxy_certificate_user={believed}"),
+            "auth.anonymous=false",
+        ]);
+        let mut client = Client::open(node.mqtt, true);
+        client.send(&[&header[..], &Options::v5("forged").bytes()].concat());
+        assert_eq!(client.receive().reason(), reason);
+    }
+}

@@ -23,9 +23,7 @@ fn a_client_that_flips_between_nodes_misses_nothing() {
     let publishers: Vec<Publisher> = (1..=3)
         .map(|node| {
             let topic = format!("flip/{node}");
-            let mut publisher = Publisher::new(&field, &topic, 1, Kind::Plain, rate / 3, node);
-            publisher.window = 256;
-            publisher
+            Publisher::new(&field, &topic, 1, Kind::Plain, rate / 3, node)
         })
         .collect();
     let streams: Vec<u32> = publishers.iter().map(|publisher| publisher.stream).collect();

@@ -191,3 +191,21 @@ fn will_properties_are_forwarded() {
     let expiry = property(0x02).expect("Message Expiry Interval");
     assert!((58..=60).contains(&expiry[3]), "{expiry:?}");
 }
+
+/// [MQTT-3.8.3-3]: a Will is a message of its own session: No Local keeps it out of its inbox, and out of nobody else's.
+#[test]
+fn mqtt_3_8_3_3_a_will_does_not_come_back_to_its_session() {
+    let node = Node::start();
+    let durable = |id| Options::v5(id).resume().expiry(300);
+    let mut other = Client::connect(node.mqtt, &durable("other"));
+    assert_eq!(other.subscribe("w", 1 | 4), 1);
+    for qos in [0, 1] {
+        let mut client = Client::connect(node.mqtt, &durable("w").will("w", "gone", qos, false, 0));
+        assert_eq!(client.subscribe("w", 1 | 4), 1);
+        client.reset();
+        assert_eq!(other.take_message().payload, b"gone");
+        let mut client = Client::connect(node.mqtt, &durable("w"));
+        client.expect_nothing();
+        client.disconnect();
+    }
+}

@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -28,17 +29,21 @@ pub struct AuditRecord {
     pub seq: u64,
     /// When it was written, milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// `session.end` or `node.retire`.
+    /// `session.end`, `node.retire`, `deny.add` or `deny.remove`.
     pub action: String,
     pub who: String,
+    /// Of the session; empty when it is about something else.
     pub namespace: String,
     pub client_id: String,
+    /// What else it is about, for example `user alice` or `end job 3`.
+    #[serde(default)]
+    pub subject: Option<String>,
     /// The owner that was ended, or that was to be.
     pub owner: Option<OwnerView>,
     pub reason: String,
     pub will: String,
     pub release: bool,
-    /// `ended`, `retired`, `already_retired`, or the code of the problem that was answered.
+    /// `ended`, `gone`, `retired`, `already_retired`, `done`, or the code of the problem that was answered.
     pub result: String,
     pub revision: Option<u64>,
     /// The node and the boot that were retired, or were to be.
@@ -52,6 +57,32 @@ pub struct AuditRecord {
     /// What the fence agent said, or what was wrong.
     #[serde(default)]
     pub detail: Option<String>,
+}
+
+impl AuditRecord {
+    /// A record about nothing yet.
+    #[must_use]
+    pub fn of(action: &str, who: &str) -> Self {
+        Self {
+            seq: 0,
+            at_ms: 0,
+            action: action.to_owned(),
+            who: who.to_owned(),
+            namespace: String::new(),
+            client_id: String::new(),
+            subject: None,
+            owner: None,
+            reason: String::new(),
+            will: String::new(),
+            release: false,
+            result: String::new(),
+            revision: None,
+            node_id: None,
+            boot_id: None,
+            waited: None,
+            detail: None,
+        }
+    }
 }
 
 /// Answer of `GET /v1/audit`: newest first.
@@ -129,31 +160,33 @@ impl Audit {
         if self.log.lock().file.is_some() { Ok(()) } else { Err(AuditError::Poisoned) }
     }
 
-    /// Writes and fsyncs one record; `seq` and `at_ms` are set here. Blocks.
+    /// Writes records and fsyncs them together; `seq` and `at_ms` are set here. Blocks.
     ///
     /// # Errors
     /// I/O: the log then takes no more records.
-    pub fn append(&self, mut record: AuditRecord) -> Result<(), AuditError> {
+    pub fn append(&self, records: Vec<AuditRecord>) -> Result<(), AuditError> {
         let mut log = self.log.lock();
         let Some(mut file) = log.file.take() else { return Err(AuditError::Poisoned) };
-        record.seq = log.next_seq;
-        record.at_ms = SystemTime::now()
+        let at_ms = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-        let mut write = || {
-            let mut line = serde_json::to_vec(&record)?;
-            line.push(b'\n');
-            if log.bytes > 0 && log.bytes + line.len() as u64 > self.bytes_max {
-                file = self.rotate()?;
-                log.bytes = 0;
+        let write = || {
+            for mut record in records {
+                (record.seq, record.at_ms) = (log.next_seq, at_ms);
+                let mut line = serde_json::to_vec(&record)?;
+                line.push(b'\n');
+                if log.bytes > 0 && log.bytes + line.len() as u64 > self.bytes_max {
+                    file.sync_data()?;
+                    file = self.rotate()?;
+                    log.bytes = 0;
+                }
+                file.write_all(&line)?;
+                log.bytes += line.len() as u64;
+                log.next_seq += 1;
             }
-            file.write_all(&line)?;
-            file.sync_data()?;
-            log.bytes += line.len() as u64;
-            Ok(())
+            file.sync_data()
         };
         write().map_err(|source| AuditError::Io { path: self.directory.join(CURRENT), source })?;
-        log.next_seq += 1;
         log.file = Some(file);
         Ok(())
     }
@@ -185,6 +218,13 @@ impl Audit {
         let cursor = records.last().filter(|_| more).map(|record: &AuditRecord| record.seq.to_string());
         Ok(AuditPage { records, cursor })
     }
+}
+
+/// [`Audit::append`] from a task.
+pub(super) async fn append(audit: &Arc<Audit>, records: Vec<AuditRecord>) -> Result<(), AuditError> {
+    let audit = Arc::clone(audit);
+    let written = tokio::task::spawn_blocking(move || audit.append(records)).await;
+    written.unwrap_or(Err(AuditError::Poisoned))
 }
 
 /// Reads `path` from its end; true when records were left out. Lines that are no record (torn by a crash) are passed over.

@@ -12,6 +12,7 @@ pub(super) fn record(client_id: &str) -> AuditRecord {
         who: "admin token, from 127.0.0.1:1".to_owned(),
         namespace: "main".to_owned(),
         client_id: client_id.to_owned(),
+        subject: None,
         owner: None,
         reason: "revoked".to_owned(),
         will: "publish".to_owned(),
@@ -44,7 +45,7 @@ fn records_come_back_newest_first_over_restarts_and_pages() {
     for start in 0..3 {
         let audit = Audit::open(directory.path(), 1 << 30).expect("open");
         // Long enough that the file is read in several blocks.
-        (0..40).for_each(|n| audit.append(record(&"x".repeat(n * 50 + start + 1))).expect("written"));
+        (0..40).for_each(|n| audit.append(vec![record(&"x".repeat(n * 50 + start + 1))]).expect("written"));
     }
     let audit = Audit::open(directory.path(), 1 << 30).expect("open");
     let expected: Vec<u64> = (1..=120).rev().collect();
@@ -59,12 +60,12 @@ fn records_come_back_newest_first_over_restarts_and_pages() {
 fn a_torn_line_costs_only_itself() {
     let directory = tempfile::tempdir().expect("a directory");
     let audit = Audit::open(directory.path(), 1 << 20).expect("open");
-    audit.append(record("a")).expect("written");
+    audit.append(vec![record("a")]).expect("written");
     let path = directory.path().join("audit.jsonl");
     let mut file = std::fs::OpenOptions::new().append(true).open(path).expect("open");
     file.write_all(b"{\"seq\":2,\"at_").expect("written");
     let audit = Audit::open(directory.path(), 1 << 20).expect("open");
-    audit.append(record("b")).expect("written");
+    audit.append(vec![record("b")]).expect("written");
     assert_eq!(all(&audit, 10), [2, 1]);
 }
 
@@ -74,7 +75,7 @@ fn the_log_is_bounded_and_keeps_the_newest() {
     let directory = tempfile::tempdir().expect("a directory");
     let bytes_max = 3_000;
     let audit = Audit::open(directory.path(), bytes_max).expect("open");
-    (0..50).for_each(|_| audit.append(record("c")).expect("written"));
+    (0..50).for_each(|_| audit.append(vec![record("c")]).expect("written"));
     let seqs = all(&audit, 3);
     assert!(
         seqs.len() >= 10 && seqs[0] == 50 && seqs.windows(2).all(|pair| pair[0] == pair[1] + 1),
@@ -90,9 +91,9 @@ fn the_log_is_bounded_and_keeps_the_newest() {
 fn after_a_failed_write_nothing_more_is_recorded() {
     let directory = tempfile::tempdir().expect("a directory");
     let audit = Audit::open(directory.path(), 1).expect("open");
-    audit.append(record("a")).expect("written");
+    audit.append(vec![record("a")]).expect("written");
     // The next one has to turn the file over, in a directory that is gone.
     std::fs::remove_dir_all(directory.path()).expect("removed");
-    assert!(audit.check().is_ok() && audit.append(record("b")).is_err());
-    assert!(audit.check().is_err() && audit.append(record("c")).is_err());
+    assert!(audit.check().is_ok() && audit.append(vec![record("b")]).is_err());
+    assert!(audit.check().is_err() && audit.append(vec![record("c")]).is_err());
 }

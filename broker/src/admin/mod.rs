@@ -5,6 +5,8 @@
 
 mod audit;
 mod cluster;
+mod denied;
+mod jobs;
 mod listener;
 mod model;
 mod openapi;
@@ -26,9 +28,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use session::id::{Key, Owner};
-use session::lifecycle::{EndReason, WillMode};
+use session::lifecycle::{EndReason, Subject, WillMode};
 
 pub use audit::{Audit, AuditError, AuditPage, AuditRecord};
+pub use denied::{DeniedList, DeniedPage, DeniedView, DenyCommand, DenyRequest};
+pub use jobs::{JobDetail, JobFileError, JobList, JobRequest, JobResult, JobState, JobView, Jobs};
 pub use listener::serve;
 pub use model::{
     BootView, EndAnswer, EndRequest, InboxView, NodeView, NodesView, OwnerView, SessionDetail,
@@ -57,6 +61,12 @@ pub trait AdminPort: Send + Sync + 'static {
     fn show_session(&self, key: Key) -> PortFuture<'_, Result<Option<SessionDetail>, PortError>>;
     /// Ends a lifetime (owner spec §8). The caller holds no scope.
     fn end_session(&self, key: Key, command: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>>;
+    /// Makes sure that somebody may not connect any more: a CONNECT that is answered later was refused or is in the rows by now.
+    fn deny(&self, command: DenyCommand) -> PortFuture<'_, Result<(), PortError>>;
+    /// Lets somebody connect again; false: it was not denied.
+    fn allow(&self, subject: Subject) -> PortFuture<'_, Result<bool, PortError>>;
+    /// Who is denied, from the first behind `after`, users before ClientIDs.
+    fn denied(&self, after: Option<Subject>, limit: usize) -> PortFuture<'_, Result<DeniedPage, PortError>>;
     /// All nodes with their boots.
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>>;
     /// Retires a boot whose node is gone. As long as its lease; `progress` says how long and may hurry it.
@@ -156,6 +166,9 @@ pub enum EndError {
 pub enum PortError {
     #[error("not available: {0}")]
     Unavailable(String),
+    /// A named bound is reached.
+    #[error("{0}")]
+    Limit(String),
 }
 
 /// One condition of health.
@@ -173,6 +186,7 @@ pub struct AdminState {
     pub port: Arc<dyn AdminPort>,
     pub token: Arc<AdminToken>,
     pub audit: Arc<Audit>,
+    pub jobs: Arc<Jobs>,
     pub retirements: Arc<Retirements>,
     pub metrics: Arc<Metrics>,
     /// `/metrics` asks for the token too.
@@ -190,13 +204,16 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/sessions", get(sessions::list), true),
         ("/v1/sessions/{client_id}", get(sessions::show), true),
         ("/v1/sessions/{client_id}/end", post(sessions::end), true),
+        ("/v1/end", get(jobs::list).post(jobs::begin), true),
+        ("/v1/end/{job}", get(jobs::show), true),
+        ("/v1/denied", get(denied::list).post(denied::add).delete(denied::remove), true),
         ("/v1/nodes", get(nodes), true),
         ("/v1/nodes/{id}/retire", post(retire::retire), true),
         ("/v1/cluster", get(cluster::show), true),
         ("/v1/cluster/init", post(cluster::init), true),
         ("/v1/cluster/join", post(cluster::join), true),
         ("/v1/cluster/remove", post(cluster::remove), true),
-        ("/v1/audit", get(sessions::audit), true),
+        ("/v1/audit", get(sessions::audit_page), true),
     ]
 }
 
@@ -219,6 +236,18 @@ pub fn router(state: AdminState) -> Router {
         .layer(from_fn(problem::no_large_bodies))
         .layer(from_fn(problem::no_plain_errors))
         .with_state(state)
+}
+
+/// A JSON object and nothing else: a list would pass for the fields in their order.
+fn read_object<T: serde::de::DeserializeOwned>(body: &[u8], form: &str) -> Result<T, Problem> {
+    let read = || {
+        let value: serde_json::Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        if !value.is_object() {
+            return Err("it is not an object".to_owned());
+        }
+        serde_json::from_value(value).map_err(|error| error.to_string())
+    };
+    read().map_err(|what: String| Problem::invalid(format!("the body is not {form} as expected: {what}")))
 }
 
 async fn live() -> Json<serde_json::Value> {

@@ -217,6 +217,9 @@ pub struct EndRequest {
     pub will: Option<String>,
     #[serde(default)]
     pub release: bool,
+    /// First deny the ClientID, so that nobody connects with it again in between.
+    #[serde(default)]
+    pub deny: bool,
 }
 
 impl EndRequest {
@@ -232,24 +235,25 @@ impl EndRequest {
         }
         serde_json::from_value(value).map_err(|error| in_words(&error.to_string()))
     }
+}
 
-    /// The reasons an operator may give: a session expires, or is replaced by a clean start, without one.
-    pub(super) fn reason(&self) -> Option<EndReason> {
-        match self.reason.as_str() {
-            "revoked" => Some(EndReason::Revoked),
-            "quota" => Some(EndReason::Quota),
-            "source_lost" => Some(EndReason::SourceLost),
-            "explicit" => Some(EndReason::Explicit),
-            _ => None,
-        }
+/// The reasons an operator may give: a session expires, or is replaced by a clean start, without one.
+pub(super) fn reason_of(word: &str) -> Option<EndReason> {
+    match word {
+        "revoked" => Some(EndReason::Revoked),
+        "quota" => Some(EndReason::Quota),
+        "source_lost" => Some(EndReason::SourceLost),
+        "explicit" => Some(EndReason::Explicit),
+        _ => None,
     }
+}
 
-    pub(super) fn will(&self) -> Option<WillMode> {
-        match self.will.as_deref() {
-            None | Some("publish") => Some(WillMode::Publish),
-            Some("suppress") => Some(WillMode::Suppress),
-            Some(_) => None,
-        }
+/// What becomes of the Will; nothing said: it is published.
+pub(super) fn will_of(word: Option<&str>) -> Option<WillMode> {
+    match word {
+        None | Some("publish") => Some(WillMode::Publish),
+        Some("suppress") => Some(WillMode::Suppress),
+        Some(_) => None,
     }
 }
 

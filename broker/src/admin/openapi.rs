@@ -30,7 +30,7 @@ pub(super) fn document() -> Value {
 
 fn all_paths() -> Value {
     let mut all = paths();
-    for more in [cluster_paths(), node_paths()] {
+    for more in [cluster_paths(), node_paths(), job_paths(), denied_paths()] {
         if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
             all.extend(more);
         }
@@ -100,6 +100,87 @@ fn cluster_paths() -> Value {
             "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("node_id", number())]) } } },
             "responses": answers("Done", json!({ "type": "object" }), CLUSTER_CHANGE),
         } },
+    })
+}
+
+fn job_paths() -> Value {
+    let mut begun = answers(
+        "",
+        reference("Job"),
+        &[
+            ("400", "invalid"),
+            ("401", "unauthorized"),
+            ("409", "busy: too many jobs run"),
+            ("413", "too_large"),
+            ("500", "internal"),
+            ("503", "job, audit: it could not be recorded, nothing was done"),
+        ],
+    );
+    begun["202"] = begun["200"].take();
+    begun["202"]["description"] = json!("Begun; GET /v1/end/{job} tells how far it is");
+    if let Value::Object(begun) = &mut begun {
+        begun.remove("200");
+    }
+    json!({
+        "/v1/end": {
+            "get": {
+                "summary": "Jobs of bulk End, newest first",
+                "responses": answers("The last jobs of this node", reference("Jobs"), &CALL[1..2]),
+            },
+            "post": {
+                "summary": "End all sessions of a user, of a prefix of ClientIDs, or of a list, each by its exact owner; with `deny` nobody of them connects again",
+                "requestBody": { "required": true, "content": { "application/json": { "schema": reference("JobRequest") } } },
+                "responses": begun,
+            },
+        },
+        "/v1/end/{job}": { "get": {
+            "summary": "One job, with a result for each session",
+            "parameters": [
+                { "name": "job", "in": "path", "required": true, "schema": { "type": "integer", "minimum": 0 } },
+                parameter("only", "query", json!({ "enum": ["failed"] })),
+                parameter("limit", "query", json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 })),
+                parameter("cursor", "query", json!({ "type": "string" })),
+            ],
+            "responses": answers("The job", reference("JobDetail"), &[
+                CALL[0], CALL[1], ("404", "not_found"), ("500", "job, internal"),
+            ]),
+        } },
+    })
+}
+
+fn denied_paths() -> Value {
+    let named = |name: &str| parameter(name, "query", json!({ "type": "string" }));
+    let change = [
+        CALL[0],
+        CALL[1],
+        ("409", "limit"),
+        ("413", "too_large"),
+        ("500", "audit, internal"),
+        ("503", "unavailable, audit"),
+    ];
+    let removed =
+        [CALL[0], CALL[1], ("404", "not_found"), ("500", "audit, internal"), ("503", "unavailable, audit")];
+    json!({
+        "/v1/denied": {
+            "get": {
+                "summary": "Users and ClientIDs that may not connect",
+                "parameters": [
+                    parameter("limit", "query", json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 })),
+                    named("cursor"),
+                ],
+                "responses": answers("A page", reference("DeniedList"), &CALL),
+            },
+            "post": {
+                "summary": "Deny a user, or a ClientID: it does not connect any more. Sessions that are there stay; end them with /v1/end",
+                "requestBody": { "required": true, "content": { "application/json": { "schema": reference("DenyRequest") } } },
+                "responses": answers("Denied", object(&[("denied", flag())]), &change),
+            },
+            "delete": {
+                "summary": "Let a user, or a ClientID, connect again",
+                "parameters": [named("user"), named("client_id"), named("namespace")],
+                "responses": answers("It may", object(&[("removed", flag())]), &removed),
+            },
+        },
     })
 }
 
@@ -241,7 +322,7 @@ fn list(name: &str) -> Value {
 
 fn schemas() -> Value {
     let mut schemas = session_schemas();
-    let others = node_schemas().into_iter().chain(end_schemas());
+    let others = node_schemas().into_iter().chain(end_schemas()).chain(job_schemas());
     schemas.extend(others);
     schemas
         .into_iter()
@@ -352,12 +433,78 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
     ]
 }
 
+fn job_schemas() -> Vec<(&'static str, Value)> {
+    let reasons = json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] });
+    let mut request = object(&[
+        ("user", text()),
+        ("prefix", text()),
+        ("client_ids", json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": 10_000 })),
+        ("namespace", text()),
+        ("reason", reasons),
+        ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
+        ("release", json!({ "type": "boolean", "default": false })),
+        ("deny", json!({ "type": "boolean", "default": false })),
+    ]);
+    request["required"] = json!(["reason"]);
+    request["additionalProperties"] = json!(false);
+    let job = [
+        ("job", number()),
+        ("state", json!({ "enum": ["running", "done", "failed", "interrupted"] })),
+        ("detail", maybe("string")),
+        ("who", text()),
+        ("at_ms", number()),
+        ("finished_at_ms", maybe("integer")),
+        ("request", reference("JobRequest")),
+        ("ended", number()),
+        ("gone", number()),
+        ("failed", number()),
+    ];
+    let result = [
+        ("namespace", text()),
+        ("client_id", text()),
+        ("result", text()),
+        ("revision", maybe("integer")),
+        ("detail", maybe("string")),
+    ];
+    let more = [("results", list("JobResult")), ("cursor", maybe("string"))];
+    let detail: Vec<_> = job.iter().cloned().chain(more).collect();
+    let denied = [
+        ("user", maybe("string")),
+        ("namespace", maybe("string")),
+        ("client_id", maybe("string")),
+        ("since_ms", number()),
+        ("until_ms", maybe("integer")),
+        ("reason", text()),
+        ("complete", flag()),
+    ];
+    let mut deny = object(&[
+        ("user", text()),
+        ("client_id", text()),
+        ("namespace", text()),
+        ("reason", text()),
+        ("until_ms", number()),
+    ]);
+    deny["required"] = json!([]);
+    deny["additionalProperties"] = json!(false);
+    vec![
+        ("JobRequest", request),
+        ("Job", object(&job)),
+        ("JobDetail", object(&detail)),
+        ("JobResult", object(&result)),
+        ("Jobs", object(&[("jobs", list("Job"))])),
+        ("Denied", object(&denied)),
+        ("DeniedList", object(&[("denied", list("Denied")), ("cursor", maybe("string"))])),
+        ("DenyRequest", deny),
+    ]
+}
+
 fn end_schemas() -> Vec<(&'static str, Value)> {
     let mut request = object(&[
         ("reason", json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] })),
         ("owner", reference("Owner")),
         ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
         ("release", json!({ "type": "boolean", "default": false })),
+        ("deny", json!({ "type": "boolean", "default": false })),
     ]);
     request["required"] = json!(["reason"]);
     request["additionalProperties"] = json!(false);
@@ -368,6 +515,7 @@ fn end_schemas() -> Vec<(&'static str, Value)> {
         ("who", text()),
         ("namespace", text()),
         ("client_id", text()),
+        ("subject", maybe("string")),
         ("owner", maybe_one("Owner")),
         ("reason", text()),
         ("will", text()),

@@ -20,6 +20,15 @@ impl AdminPort for NoPort {
     fn end_session(&self, _: Key, _: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>> {
         Box::pin(async { Err(EndError::NotFound) })
     }
+    fn deny(&self, _: DenyCommand) -> PortFuture<'_, Result<(), PortError>> {
+        unavailable()
+    }
+    fn allow(&self, _: Subject) -> PortFuture<'_, Result<bool, PortError>> {
+        unavailable()
+    }
+    fn denied(&self, _: Option<Subject>, _: usize) -> PortFuture<'_, Result<DeniedPage, PortError>> {
+        unavailable()
+    }
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
         unavailable()
     }
@@ -46,6 +55,7 @@ fn the_document_has_exactly_the_routes() {
         port: Arc::new(NoPort),
         token: Arc::new(AdminToken::open(&directory.path().join("token")).expect("made")),
         audit: Arc::new(Audit::open(directory.path(), 1 << 20).expect("made")),
+        jobs: Arc::new(Jobs::open(directory.path()).expect("made")),
         retirements: Arc::default(),
         metrics: Metrics::new(1, 1),
         metrics_token: false,
@@ -176,6 +186,7 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
         owner: Some(owner.clone()),
         will: Some("publish".to_owned()),
         release: false,
+        deny: false,
     };
     check_fields("Owner", &owner);
     check_fields("SessionSummary", &summary);
@@ -189,6 +200,59 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
     check_fields("Boot", &boot);
     check_fields("Node", &node);
     check_fields("Nodes", &NodesView { nodes: Vec::new() });
+    let job_request = JobRequest {
+        user: Some("u".into()),
+        prefix: Some("p".into()),
+        client_ids: Some(vec!["c".into()]),
+        namespace: Some("main".into()),
+        reason: "revoked".to_owned(),
+        will: Some("publish".to_owned()),
+        release: false,
+        deny: false,
+    };
+    let job = JobView {
+        job: 1,
+        state: JobState::Done,
+        detail: None,
+        who: String::new(),
+        at_ms: 1,
+        finished_at_ms: None,
+        request: job_request.clone(),
+        ended: 0,
+        gone: 0,
+        failed: 0,
+    };
+    let result = JobResult {
+        namespace: "main".into(),
+        client_id: "c".into(),
+        result: "ended".to_owned(),
+        revision: Some(1),
+        detail: None,
+    };
+    let denied = DeniedView {
+        user: None,
+        namespace: None,
+        client_id: None,
+        since_ms: 1,
+        until_ms: None,
+        reason: "".into(),
+        complete: true,
+    };
+    let deny = DenyRequest {
+        user: Some("u".into()),
+        client_id: Some("c".into()),
+        namespace: Some("main".into()),
+        reason: Some("r".into()),
+        until_ms: Some(1),
+    };
+    check_fields("JobRequest", &job_request);
+    check_fields("Job", &job);
+    check_fields("JobDetail", &JobDetail { view: job, results: Vec::new(), cursor: None });
+    check_fields("JobResult", &result);
+    check_fields("Jobs", &JobList { jobs: Vec::new() });
+    check_fields("Denied", &denied);
+    check_fields("DeniedList", &DeniedList { denied: Vec::new(), cursor: None });
+    check_fields("DenyRequest", &deny);
     check_fields("AuditRecord", &audit_test::record("c"));
     check_fields("Audit", &AuditPage { records: Vec::new(), cursor: None });
 }

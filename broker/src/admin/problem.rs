@@ -52,6 +52,10 @@ impl Problem {
     pub(super) fn code(&self) -> &str {
         self.body.get("code").and_then(Value::as_str).unwrap_or_default()
     }
+
+    pub(super) fn detail(&self) -> &str {
+        self.body.get("detail").and_then(Value::as_str).unwrap_or_default()
+    }
 }
 
 impl IntoResponse for Problem {
@@ -70,7 +74,10 @@ impl IntoResponse for Problem {
 
 impl From<PortError> for Problem {
     fn from(error: PortError) -> Self {
-        Self::new(503, "unavailable", error.to_string())
+        match error {
+            PortError::Unavailable(_) => Self::new(503, "unavailable", error.to_string()),
+            PortError::Limit(_) => Self::new(409, "limit", error.to_string()),
+        }
     }
 }
 

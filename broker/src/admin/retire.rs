@@ -20,7 +20,7 @@ use session::limits::{BOOT_ID_BYTES_MAX, RETIRE_TEXT_BYTES_MAX};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::audit::AuditRecord;
+use super::audit::{self, AuditRecord};
 use super::listener::Peer;
 use super::{AdminState, Problem};
 use crate::usecase::retire::{GroupRetired, RetireBy, RetireError, RetireOrder, RetireProgress, Retired};
@@ -269,30 +269,19 @@ async fn retire_and_record(
         Err(problem) => problem.code(),
     };
     let record = AuditRecord {
-        seq: 0,
-        at_ms: 0,
-        action: "node.retire".to_owned(),
-        who: format!("admin token, from {}", peer.0),
-        namespace: String::new(),
-        client_id: String::new(),
-        owner: None,
         reason,
-        will: String::new(),
-        release: false,
         result: word.to_owned(),
-        revision: None,
         node_id: Some(boot.node_id),
         boot_id: Some(boot.boot_id.to_string()),
         waited: Some(!progress.is_hurried()),
         detail,
+        ..AuditRecord::of("node.retire", &format!("admin token, from {}", peer.0))
     };
-    let audit = Arc::clone(&state.audit);
-    match tokio::task::spawn_blocking(move || audit.append(record)).await {
-        Ok(Ok(())) => outcome,
-        Ok(Err(error)) => {
+    match audit::append(&state.audit, vec![record]).await {
+        Ok(()) => outcome,
+        Err(error) => {
             let what = if outcome.is_ok() { "the boot is retired, but " } else { "" };
             Err(Problem::new(500, "audit", format!("{what}{error}")))
         }
-        Err(_) => Err(Problem::new(500, "internal", "the decision could not be recorded")),
     }
 }

@@ -10,19 +10,23 @@ use axum::extract::{ConnectInfo, Path, Query, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use session::id::{Key, Owner};
+use session::lifecycle::Subject;
 
-use super::audit::{AuditPage, AuditRecord};
+use super::audit::{self, AuditPage, AuditRecord};
+use super::denied::{DenyCommand, deny};
 use super::listener::Peer;
-use super::model::{EndAnswer, EndRequest, OwnerView, SessionDetail, SessionsView, StateWord, reason_word};
+use super::model::{
+    EndAnswer, EndRequest, OwnerView, SessionDetail, SessionsView, StateWord, reason_of, reason_word, will_of,
+};
 use super::{AdminState, EndCommand, Problem, SessionQuery};
 
 /// Sessions or audit records in one page.
 pub(super) const LIMIT_MAX: usize = 1_000;
 const LIMIT_DEFAULT: usize = 100;
-const NAMESPACE_DEFAULT: &str = "main";
+pub(super) const NAMESPACE_DEFAULT: &str = "main";
 const CURSOR_VERSION: u8 = 1;
 
-type Parameters = Result<Query<HashMap<String, String>>, QueryRejection>;
+pub(super) type Parameters = Result<Query<HashMap<String, String>>, QueryRejection>;
 type ClientId = Result<Path<String>, PathRejection>;
 
 pub(super) async fn list(
@@ -82,14 +86,13 @@ pub(super) async fn end(
 }
 
 fn command(key: &Key, request: &EndRequest) -> Result<EndCommand, Problem> {
-    let reason = request.reason().ok_or_else(|| {
+    let reason = reason_of(&request.reason).ok_or_else(|| {
         Problem::invalid(format!(
             "reason {:?} is not revoked, quota, source_lost or explicit",
             request.reason
         ))
     })?;
-    let will = request
-        .will()
+    let will = will_of(request.will.as_deref())
         .ok_or_else(|| Problem::invalid(format!("will {:?} is not publish or suppress", request.will)))?;
     let owner = request.owner.clone().map(Owner::try_from).transpose();
     let owner = owner.map_err(|error| Problem::invalid(format!("a field of owner {error}")))?;
@@ -108,6 +111,12 @@ async fn end_and_record(
 ) -> Result<Json<EndAnswer>, Problem> {
     let unrecorded = |error: &dyn std::fmt::Display| Problem::new(503, "audit", format!("{error}"));
     state.audit.check().map_err(|error| unrecorded(&error))?;
+    let who = format!("admin token, from {}", peer.0);
+    if request.deny {
+        let reason = format!("session end: {}", request.reason).into();
+        let denial = DenyCommand { subject: Subject::Client(key.clone()), until: None, reason };
+        deny(&state, &who, denial).await?;
+    }
     let result = state.port.end_session(key.clone(), command).await;
     let owner = match &result {
         Ok(done) => Some(OwnerView::from(&done.owner)),
@@ -115,10 +124,6 @@ async fn end_and_record(
     };
     let problem = result.as_ref().err().map(|error| Problem::from(error.clone()));
     let record = AuditRecord {
-        seq: 0,
-        at_ms: 0,
-        action: "session.end".to_owned(),
-        who: format!("admin token, from {}", peer.0),
         namespace: key.namespace.to_string(),
         client_id: key.client_id.to_string(),
         owner,
@@ -129,14 +134,9 @@ async fn end_and_record(
         release: request.release,
         result: problem.as_ref().map_or_else(|| "ended".to_owned(), |problem| problem.code().to_owned()),
         revision: result.as_ref().ok().map(|done| done.revision),
-        node_id: None,
-        boot_id: None,
-        waited: None,
-        detail: None,
+        ..AuditRecord::of("session.end", &who)
     };
-    let audit = Arc::clone(&state.audit);
-    let written = tokio::task::spawn_blocking(move || audit.append(record)).await;
-    if let Ok(Err(error)) = written {
+    if let Err(error) = audit::append(&state.audit, vec![record]).await {
         let what = if problem.is_none() { "the session was ended, but " } else { "" };
         return Err(Problem::new(500, "audit", format!("{what}{error}")));
     }
@@ -146,7 +146,7 @@ async fn end_and_record(
     }
 }
 
-pub(super) async fn audit(
+pub(super) async fn audit_page(
     State(state): State<AdminState>,
     query: Parameters,
 ) -> Result<Json<AuditPage>, Problem> {
@@ -165,7 +165,7 @@ pub(super) async fn audit(
 }
 
 /// The parameters, none of them unknown: a misspelt filter must not silently select everything.
-fn parameters(query: Parameters, known: &[&str]) -> Result<HashMap<String, String>, Problem> {
+pub(super) fn parameters(query: Parameters, known: &[&str]) -> Result<HashMap<String, String>, Problem> {
     let Query(parameters) = query.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
     match parameters.keys().find(|name| !known.contains(&name.as_str())) {
         Some(name) => Err(Problem::invalid(format!("parameter {name} is not one of {}", known.join(", ")))),
@@ -173,7 +173,7 @@ fn parameters(query: Parameters, known: &[&str]) -> Result<HashMap<String, Strin
     }
 }
 
-fn limit(parameters: &HashMap<String, String>) -> Result<usize, Problem> {
+pub(super) fn limit(parameters: &HashMap<String, String>) -> Result<usize, Problem> {
     let Some(text) = parameters.get("limit") else { return Ok(LIMIT_DEFAULT) };
     let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
     limit.ok_or_else(|| Problem::invalid(format!("limit={text} is not 1 to {LIMIT_MAX}")))

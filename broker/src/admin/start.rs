@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::audit::{Audit, AuditError};
+use super::jobs::{JobFileError, Jobs};
 use super::listener::serve;
 use super::token::{AdminToken, TokenError};
 use super::{AdminPort, AdminState};
@@ -27,6 +28,8 @@ pub enum StartError {
     Token(#[from] TokenError),
     #[error("{0}")]
     Audit(#[from] AuditError),
+    #[error("jobs of the admin API: {0}")]
+    Jobs(#[from] JobFileError),
     #[error("admin.address {address}: {source}")]
     Bind { address: SocketAddr, source: io::Error },
     #[error("{path}: {source}")]
@@ -88,6 +91,7 @@ pub async fn start(
         port,
         token: Arc::new(token),
         audit: Arc::new(audit),
+        jobs: Arc::new(Jobs::open(data_dir)?),
         retirements: Arc::default(),
         metrics,
         metrics_token: config.admin.metrics_token,

@@ -52,6 +52,11 @@ impl CliError {
         Self { code: exit, message }
     }
 
+    /// Some sessions are not ended; `unproved`: for want of a proof.
+    pub(super) fn not_all(message: impl Into<String>, unproved: bool) -> Self {
+        Self { code: if unproved { Self::UNPROVED } else { Self::FAILED }, message: message.into() }
+    }
+
     pub(super) fn exit_code(&self) -> u8 {
         self.code
     }

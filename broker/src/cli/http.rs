@@ -47,6 +47,10 @@ impl Client {
         self.call("POST", path, Some(body.to_string()))
     }
 
+    pub(super) fn delete(&self, path: &str) -> Result<Value, CliError> {
+        self.call("DELETE", path, None)
+    }
+
     fn call(&self, method: &str, path: &str, body: Option<String>) -> Result<Value, CliError> {
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\nConnection: close\r\n",

@@ -4,6 +4,8 @@
 
 mod check;
 mod cluster;
+mod deny;
+mod end;
 mod error;
 mod http;
 pub mod logging;
@@ -40,6 +42,9 @@ enum Command {
     /// List, show and end sessions
     #[command(subcommand)]
     Session(session::Command),
+    /// Say who may not connect
+    #[command(subcommand)]
+    Deny(deny::Command),
     /// List, show and retire nodes
     #[command(subcommand)]
     Node(node::Command),
@@ -138,6 +143,7 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
     let done = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
         Command::Serve(args) => run_node(&args, serve),
         Command::Session(command) => session::run(command),
+        Command::Deny(command) => deny::run(command),
         Command::Node(command) => node::run(command),
         Command::Cluster(command) => cluster::run(command),
         Command::User(command) => user::run(command),

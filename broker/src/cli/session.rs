@@ -10,13 +10,14 @@ use session::id::check_identity;
 use session::limits::BOOT_ID_BYTES_MAX;
 
 use super::Remote;
+use super::end::{EndArgs, end};
 use super::error::CliError;
 use super::http::{Client, encode, query};
 use super::output::{cell, print, print_json, table, time, visible};
 
 /// Sessions asked for at a time.
 const PAGE: usize = 1_000;
-const NAMESPACE: &str = "main";
+pub(super) const NAMESPACE: &str = "main";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -52,26 +53,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "N", default_value = NAMESPACE)]
         namespace: String,
     },
-    /// End a session: its connection is closed, proved to have stopped, and nothing of it goes on; its row stays as `ended` for the binding retention
-    End {
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        client_id: String,
-        #[command(flatten)]
-        remote: Remote,
-        #[arg(long, value_name = "N", default_value = NAMESPACE)]
-        namespace: String,
-        #[arg(long, default_value = "explicit")]
-        reason: Reason,
-        /// End exactly this owner, as `session show` prints it
-        #[arg(long, value_name = "TUPLE")]
-        owner: Option<String>,
-        /// What becomes of the Will
-        #[arg(long, default_value = "publish")]
-        will: Will,
-        /// Also drop the binding of the ClientID to its user, once reclaimed
-        #[arg(long)]
-        release: bool,
-    },
+    /// End a session, or all of a user or of a prefix: the connection is closed, proved to have stopped, and nothing of it goes on; the row stays as `ended` for the binding retention
+    End(EndArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -81,23 +64,8 @@ pub(super) enum State {
     Ended,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(super) enum Reason {
-    Revoked,
-    Quota,
-    SourceLost,
-    Explicit,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Will {
-    Publish,
-    Suppress,
-}
-
 /// The word of a value as the API spells it.
-fn word(value: &impl ValueEnum) -> String {
+pub(super) fn word(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
@@ -122,24 +90,11 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
             }
             Ok(())
         }
-        Command::End { client_id, remote, namespace, reason, owner, will, release } => {
-            let owner = owner.map(|text| parse_tuple(&text, &namespace, &client_id)).transpose()?;
-            let mut body = json!({ "reason": word(&reason), "will": word(&will), "release": release });
-            if let Some(owner) = owner {
-                body["owner"] = owner;
-            }
-            let answer = Client::new(&remote)?.post(&path(&client_id, &namespace, "/end"), &body)?;
-            if remote.json {
-                print_json(&answer);
-            } else {
-                print(&format!("ended {}, revision {}\n", visible(&client_id), cell(&answer, "revision")));
-            }
-            Ok(())
-        }
+        Command::End(args) => end(&args),
     }
 }
 
-fn path(client_id: &str, namespace: &str, rest: &str) -> String {
+pub(super) fn path(client_id: &str, namespace: &str, rest: &str) -> String {
     format!("/v1/sessions/{}{rest}{}", encode(client_id), query(&[("namespace", Some(namespace.to_owned()))]))
 }
 

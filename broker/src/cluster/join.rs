@@ -9,16 +9,22 @@ use ownerrpc::link::{
     Answer, Call, CallError, HandshakeError, LinkDown, Peer, Refusal, RefusalKind, Service,
 };
 use serde::{Deserialize, Serialize};
+use session::id::Boot;
 use storage::{PeerAddress, Store};
 use tokio::time::Instant;
 
+use super::farewell::{Farewell, Reacting, Served};
 use super::link::Links;
 use super::mark::{Mark, Stage, hex, unhex};
+use crate::clock::NodeClock;
 
 /// How long the first question may take.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one request to be taken in may take; it is repeated.
 const TAKE_IN_TIMEOUT: Duration = Duration::from_secs(50);
+
+/// How long a node waits for its turn to be taken in.
+const TURN_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// What a node that joins asks, as JSON: rare, and read by people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,13 +67,20 @@ pub(crate) struct JoinService {
     cluster_id: [u8; 16],
     node_id: u64,
     groups: u16,
+    reacting: Reacting,
     /// One node comes at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl JoinService {
-    pub(crate) fn new(store: Store, data_dir: &std::path::Path, node_id: u64) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        data_dir: &std::path::Path,
+        node_id: u64,
+        (clock, served): (Arc<NodeClock>, Served),
+    ) -> Self {
         Self {
+            reacting: Reacting { store: store.clone(), clock, served: Arc::new(served) },
             data_dir: data_dir.into(),
             cluster_id: store.identity().cluster_id,
             node_id,
@@ -96,13 +109,28 @@ impl JoinService {
             }
             Question::TakeIn { .. } if !is_member => refuse("ask whether you may join first".to_owned()),
             Question::TakeIn { node_id, address } => {
-                let _turn = self.turn.lock().await;
+                // Who waited as long as it is listened to asks again; otherwise those that wait would add up.
+                let Ok(_turn) = tokio::time::timeout(TURN_TIMEOUT, self.turn.lock()).await else {
+                    return refuse("another node is being taken in".to_owned());
+                };
                 match self.store.add_node(&PeerAddress { node_id, address }).await {
                     Ok(()) => Told::TakenIn,
                     Err(error) => refuse(error.to_string()),
                 }
             }
         }
+    }
+
+    /// What another member that stops says.
+    fn hear(&self, farewell: Farewell, peer: &ownerrpc::link::PeerInfo) -> Answer {
+        let boot = Boot { node_id: peer.node_id, boot_id: Arc::clone(&peer.boot_id) };
+        let reacting = self.reacting.clone();
+        Box::pin(async move {
+            // In a task of its own: what was begun is finished also when the caller is gone.
+            let reaction = tokio::spawn(async move { reacting.react(boot, farewell).await }).await;
+            let reaction = reaction.map_err(|_| Refusal::new(RefusalKind::Failed, ""))?;
+            serde_json::to_vec(&reaction).map(Bytes::from).map_err(|_| Refusal::new(RefusalKind::Failed, ""))
+        })
     }
 
     fn knows(&self, node_id: u64) -> bool {
@@ -114,6 +142,11 @@ impl JoinService {
 
 impl Service for JoinService {
     fn call(&self, call: Call) -> Answer {
+        if call.peer.cluster_id == self.cluster_id
+            && let Ok(farewell) = serde_json::from_slice(&call.payload)
+        {
+            return self.hear(farewell, &call.peer);
+        }
         let service = self.clone();
         Box::pin(async move {
             let question: Question = serde_json::from_slice(&call.payload)

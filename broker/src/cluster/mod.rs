@@ -1,6 +1,8 @@
 //! This node among others: the peer link, who is a member, and how one becomes it.
 
+pub mod balance;
 pub mod calls;
+pub mod farewell;
 pub mod join;
 pub mod link;
 pub mod mark;

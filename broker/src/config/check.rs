@@ -18,6 +18,10 @@ pub(super) fn check(
         let mut problem =
             |field: &str, message: String| problems.push(Problem { origin: origin(&key(field)), message });
         check_tls(name, listener, &mut problem);
+        if listener.proxy_certificate_user && !listener.proxy_protocol {
+            let message = format!("listener.{name}.proxy_certificate_user is set, but proxy_protocol is not");
+            problem("proxy_certificate_user", message);
+        }
         if listener.connect_packet_size_max > listener.packet_size_max
             && origins.contains_key(&key("connect_packet_size_max"))
         {
@@ -31,6 +35,14 @@ pub(super) fn check(
                 listener.address
             );
             problem("address", message);
+        }
+        if listener.proxy_certificate_user && config.auth.certificate_user {
+            let field = "proxy_certificate_user";
+            let message = format!(
+                "listener.{name}.{field} lets whoever reaches {} log in as any user; see to it that only the proxy does",
+                listener.address
+            );
+            warnings.push(Problem { origin: origin(&key(field)), message });
         }
     }
     check_duplicates(config, &origin, problems);
@@ -183,5 +195,6 @@ fn is_guarded(config: &Config, listener: &Listener) -> bool {
 }
 
 fn certificates(config: &Config) -> bool {
-    config.auth.certificate_user && config.listeners.values().any(|it| it.tls_client_auth != ClientAuth::None)
+    let names = |it: &Listener| it.tls_client_auth != ClientAuth::None || it.proxy_certificate_user;
+    config.auth.certificate_user && config.listeners.values().any(names)
 }

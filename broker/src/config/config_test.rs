@@ -269,3 +269,15 @@ fn p10_two_namespaces_are_refused() {
     check_problem(first, 3, &["listener.a.namespace", "not separated"]);
     load(&two.replace("[listener.b]", "namespace = \"other\"\n[listener.b]")).expect("one namespace");
 }
+
+/// P8: who is let in by what a proxy says is said at the start, and is off unless it is written down.
+#[test]
+fn a_certificate_behind_a_proxy_is_a_choice() {
+    assert!(!Listener::default().proxy_certificate_user);
+    let text = "[listener.mqtt]\nproxy_certificate_user = true\n";
+    check_problem(text, 2, &["proxy_certificate_user", "proxy_protocol is not"]);
+    let text = "[listener.mqtt]\nproxy_protocol = true\nproxy_certificate_user = true\n";
+    let warnings = load(text).expect("a choice").warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].message.contains("only the proxy"), "{warnings:?}");
+}

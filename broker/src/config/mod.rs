@@ -95,10 +95,13 @@ choice! {
 pub struct Listener {
     pub protocol: Protocol,
     pub address: SocketAddr,
+    pub advertise: Option<HostPort>,
     pub namespace: Arc<str>,
     pub max_connections: u32,
     /// Expect a PROXY protocol v2 header before anything else; connections without one are closed.
     pub proxy_protocol: bool,
+    /// A certificate that the proxy says it verified logs its common name in, as one that this node verified does.
+    pub proxy_certificate_user: bool,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub tls_client_ca: Option<PathBuf>,
@@ -113,9 +116,11 @@ impl Default for Listener {
         Self {
             protocol: Protocol::Tcp,
             address: (Ipv4Addr::LOCALHOST, 1883).into(),
+            advertise: None,
             namespace: "main".into(),
             max_connections: 100_000,
             proxy_protocol: false,
+            proxy_certificate_user: false,
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,

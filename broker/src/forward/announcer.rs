@@ -9,7 +9,8 @@
 //! A SUBACK waits for the nodes that are Counted or Doubted: those may hold a table that is valid and does not have the subscription.
 //! One of a shared subscription waits for a node that sends everything too: that names no share of which it was not told, since another
 //! member may have the message. It does not wait for longer than [`SHARES_WAIT`] for a node that does not come to know everything.
-//! One that is Free cannot be reached, or sends everything here. The state changes before a call leaves that may make a table
+//! One that is Free cannot be reached, or sends everything here and asks a majority before it routes to inboxes. A node begins as
+//! Doubted: it may hold what an earlier boot told it. The state changes before a call leaves that may make a table
 //! valid, because its answer can be lost.
 
 use std::collections::BTreeMap;
@@ -26,8 +27,8 @@ use tokio::time::Instant;
 use super::tables::LEASE;
 use super::wire;
 use crate::clock::NodeClock;
-use crate::cluster::PeerCalls;
-use crate::route::{Announced, Since};
+use crate::cluster::{NotAnswered, PeerCalls};
+use crate::route::{Announced, RouteChange, Since};
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// What another node may believe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Belief {
+pub(super) enum Belief {
     /// Its table has this change and all before it.
     Counted(u64),
     /// The same; it is not known whether it heard the last call.
@@ -115,7 +116,7 @@ impl Confirmations {
         self.settle();
     }
 
-    fn set(&self, node: u64, belief: Option<Belief>) {
+    pub(super) fn set(&self, node: u64, belief: Option<Belief>) {
         {
             let mut state = self.state.lock();
             match belief {
@@ -149,6 +150,8 @@ pub(super) struct Announcer {
     pub rounds: u64,
     /// Since when it has no table, but is being told everything.
     pub telling_since: Option<Instant>,
+    /// What the node reads.
+    pub format: u8,
 }
 
 /// What the other node is known to hold.
@@ -172,7 +175,8 @@ impl Announcer {
     /// Tells until the task is dropped.
     pub(super) async fn run(mut self) {
         let mut changes = self.announced.watch();
-        let mut held = Held::Nothing;
+        // An earlier boot of this node may have told it.
+        let mut held = self.doubt(0);
         loop {
             held = match held {
                 Held::Through(through) => {
@@ -241,15 +245,14 @@ impl Announcer {
             return self.doubt(base);
         };
         let mut bytes = 0;
-        let mut fits = |change: &crate::route::RouteChange| {
-            bytes += wire::filter_bytes(&change.filter);
+        let mut fits = |change: &RouteChange| {
+            bytes += wire::change_bytes(change);
             bytes <= PAGE_BYTES_MAX
         };
         let count = changes.iter().take_while(|change| fits(change)).count();
         changes.truncate(count.max(1));
         let through = base + changes.len() as u64;
-        let changes = changes.iter().map(|change| (&*change.filter, change.added));
-        let payload = wire::delta(base, through, self.until(), changes);
+        let payload = wire::delta(self.format, (base, through), self.until(), &changes);
         match self.call(payload).await {
             Ok(Ok(())) => {
                 self.confirmations.set(self.node, Some(Belief::Counted(through)));
@@ -268,7 +271,7 @@ impl Announcer {
         let (through, filters) = self.announced.all();
         self.rounds += 1;
         let round = self.rounds;
-        match self.call(wire::begin(round)).await {
+        match self.begin(round).await {
             Ok(Ok(())) => {}
             Ok(Err(TellAll)) => return Ok(Err(TellAll)),
             Err(NoAnswer) => return Err(None),
@@ -281,16 +284,21 @@ impl Announcer {
             Err(NoAnswer) => return Err(Some(self.free())),
         }
         self.confirmations.set(self.node, Some(Belief::Counted(through)));
-        // Until just now a subscription was confirmed because the node sends everything: it is in the table before that is valid.
+        // Until just now a subscription was confirmed because the node sends everything: it is in the table before that is valid. A stored
+        // one was committed before it was confirmed, hence before Finish leaves: the node follows every group past it before it takes
+        // Finish, and asks a majority till then.
         let Since::Changes(late) = self.announced.since(through, usize::MAX) else { return Ok(Err(TellAll)) };
-        let late: Vec<Arc<str>> =
-            late.into_iter().filter(|change| change.added).map(|change| change.filter).collect();
+        let added = |change| match change {
+            RouteChange::Filter { filter, added: true } => Some(filter),
+            RouteChange::Filter { .. } | RouteChange::Stored { .. } => None,
+        };
+        let late: Vec<Arc<str>> = late.into_iter().filter_map(added).collect();
         match self.tell_filters(round, &late).await {
             Ok(Ok(())) => {}
             Ok(Err(TellAll)) => return Ok(Err(TellAll)),
             Err(NoAnswer) => return Err(Some(self.free())),
         }
-        match self.call(wire::finish(round, through, self.until())).await {
+        match self.call(wire::finish(self.format, round, through, self.until())).await {
             Ok(Ok(())) => {
                 self.telling_since = None;
                 Ok(Ok(through))
@@ -311,7 +319,7 @@ impl Announcer {
             };
             let (page, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             rest = behind;
-            match self.call(wire::chunk(round, page)).await {
+            match self.call(wire::chunk(self.format, round, page)).await {
                 Ok(Ok(())) => {}
                 not_done => return not_done,
             }
@@ -319,20 +327,39 @@ impl Announcer {
         Ok(Ok(()))
     }
 
+    /// In the newest format, unless the node is of the version before and refuses that.
+    async fn begin(&mut self, round: u64) -> Told {
+        self.format = wire::ROUTES_NEWEST;
+        match self.ask(wire::begin(self.format, round)).await {
+            Err(NotAnswered::Refused { .. }) => {
+                self.format = wire::ROUTES_OLD;
+                self.call(wire::begin(self.format, round)).await
+            }
+            answer => told(answer),
+        }
+    }
+
     fn until(&self) -> session::time::Millis {
         self.clock.millis().plus_ms(u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX))
     }
 
     async fn call(&self, payload: bytes::Bytes) -> Told {
-        let deadline = Instant::now() + CALL;
-        match self.peers.call(self.node, services::ROUTES, payload, deadline).await {
-            Ok(answer) if *answer == [wire::DONE] => Ok(Ok(())),
-            Ok(answer) if *answer == [wire::TELL_ALL] => Ok(Err(TellAll)),
-            Ok(_) => Err(NoAnswer),
-            Err(error) => {
-                tracing::debug!(%error, "a node could not be told of subscriptions");
-                Err(NoAnswer)
-            }
+        told(self.ask(payload).await)
+    }
+
+    async fn ask(&self, payload: bytes::Bytes) -> Result<bytes::Bytes, NotAnswered> {
+        self.peers.call(self.node, services::ROUTES, payload, Instant::now() + CALL).await
+    }
+}
+
+fn told(answer: Result<bytes::Bytes, NotAnswered>) -> Told {
+    match answer {
+        Ok(answer) if *answer == [wire::DONE] => Ok(Ok(())),
+        Ok(answer) if *answer == [wire::TELL_ALL] => Ok(Err(TellAll)),
+        Ok(_) => Err(NoAnswer),
+        Err(error) => {
+            tracing::debug!(%error, "a node could not be told of subscriptions");
+            Err(NoAnswer)
         }
     }
 }

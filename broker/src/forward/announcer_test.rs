@@ -8,7 +8,7 @@ use session::id::Key;
 use session::lifecycle::SubscriptionOptions;
 use session::message::{Message, QoS};
 use session::topic::TopicFilter;
-use storage::StorageError;
+use storage::{GroupId, StorageError};
 
 use super::super::tables::Tables;
 use super::super::wire::RouteCall;
@@ -31,6 +31,8 @@ fn router() -> Arc<Router> {
     Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))))
 }
 
+type Heard = (u8, Vec<(GroupId, u64)>);
+
 /// Node 2 as node 1 calls it.
 #[derive(Debug)]
 struct Other {
@@ -42,6 +44,10 @@ struct Other {
     late: Mutex<Option<Arc<Router>>>,
     /// It takes Begin and nothing else.
     only_begins: AtomicBool,
+    /// It is of the version before.
+    is_old: AtomicBool,
+    /// Formats and stored changes that it heard of.
+    heard: Mutex<Vec<Heard>>,
 }
 
 impl PeerCalls for Other {
@@ -58,6 +64,13 @@ impl PeerCalls for Other {
         let mut answer = lost.clone();
         if !self.lose_calls.load(Ordering::SeqCst) {
             let read = RouteCall::read(&payload).expect("legal");
+            if self.is_old.load(Ordering::SeqCst) && payload[0] > wire::ROUTES_OLD {
+                let refused = Err(NotAnswered::Refused { node_id, reason: "an unknown format".to_owned() });
+                return Box::pin(std::future::ready(refused));
+            }
+            if let RouteCall::Delta { stored, .. } = &read {
+                self.heard.lock().push((payload[0], stored.clone()));
+            }
             match &read {
                 RouteCall::Begin { .. } => {
                     if let Some(router) = &*self.late.lock() {
@@ -106,8 +119,8 @@ impl Pair {
     fn with(is_late: bool) -> Self {
         let (here, there) = (router(), router());
         let clock = Arc::new(NodeClock::default());
-        let tables = Tables::new(there.clone(), clock.clone());
-        tables.set_reachable(&[1]);
+        let tables = Tables::new(there.clone(), clock.clone(), false);
+        tables.set_peers(vec![1], &[1]);
         let other = Arc::new(Other {
             tables,
             router: there,
@@ -115,6 +128,8 @@ impl Pair {
             lose_calls: AtomicBool::new(false),
             late: Mutex::new(is_late.then(|| here.clone())),
             only_begins: AtomicBool::new(false),
+            is_old: AtomicBool::new(false),
+            heard: Mutex::default(),
         });
         let confirmations = Arc::<Confirmations>::default();
         let announcer = Announcer {
@@ -125,6 +140,7 @@ impl Pair {
             confirmations: confirmations.clone(),
             rounds: 0,
             telling_since: None,
+            format: wire::ROUTES_NEWEST,
         };
         let running = tokio::spawn(announcer.run());
         Self { other, here, confirmations, port: Arc::default(), running }
@@ -255,4 +271,32 @@ async fn p9_a_shared_subscription_waits_for_a_bounded_time() {
     pair.other.only_begins.store(true, Ordering::SeqCst);
     pair.subscribe("$share/g/s", 1);
     pair.confirmed(1).await;
+}
+
+/// P7: a SUBACK of a durable session waits until the other node was told how far it has to follow the group.
+#[tokio::test]
+async fn p7_a_stored_subscription_is_told_before_it_is_confirmed() {
+    let pair = Pair::new();
+    pair.known().await;
+    assert!(pair.other.tables.is_certain());
+    let number = pair.here.stored_changed(GroupId(3), 77);
+    pair.confirmations.wait(number, false, pair.port.clone(), 1);
+    pair.confirmed(1).await;
+    assert!(pair.other.heard.lock().contains(&(wire::ROUTES_NEWEST, vec![(GroupId(3), 77)])));
+}
+
+/// DESIGN §8: a node of the version before is told what it can read, and a SUBACK does not wait for the rest for ever.
+#[tokio::test]
+async fn a_node_of_the_version_before_is_told_in_its_format() {
+    let pair = Pair::new();
+    pair.other.is_old.store(true, Ordering::SeqCst);
+    pair.known().await;
+    let number = pair.here.stored_changed(GroupId(3), 77);
+    pair.confirmations.wait(number, false, pair.port.clone(), 1);
+    pair.subscribe("a", 2);
+    pair.confirmed(1).await;
+    pair.confirmed(2).await;
+    assert!(pair.sends("a") && !pair.sends("b"));
+    let heard = pair.other.heard.lock().clone();
+    assert!(heard.iter().all(|(_, stored)| stored.is_empty()), "{heard:?}");
 }

@@ -6,10 +6,14 @@
 //! another node in a plan leaves the message in that node's queue ([`queue`]), which sends it in batches (service 140); the
 //! receiver gives them to its workers as if a client had published them there, to connections only.
 //!
+//! Stored subscriptions are known to every node from its own state; the announcers tell how far that has to be followed before a
+//! SUBACK, and [`certainty`] what a node does that was not told.
+//!
 //! Order: a publisher's messages go through one queue, in batches of which one is under way at a time, to one worker.
 //! Nothing here is done while the node is alone.
 
 mod announcer;
+mod certainty;
 mod queue;
 mod receiver;
 mod tables;
@@ -26,6 +30,7 @@ use session::time::Tick;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+pub use certainty::{FollowFuture, StoredRoutes};
 pub use queue::{Forward, ForwardedShare, QUEUE_BYTES_MAX, Waiter};
 pub use tables::FILTERS_PER_NODE_MAX;
 
@@ -34,7 +39,8 @@ use crate::cluster::PeerCalls;
 use crate::metrics::{ControlRecorder, Metrics};
 use crate::route::{Announced, Router};
 use crate::worker::Workers;
-use announcer::{Announcer, Confirmations};
+use announcer::{Announcer, Belief, Confirmations};
+use certainty::Certainty;
 use queue::Queue;
 use receiver::Receiver;
 use tables::{RoutesService, Tables};
@@ -56,6 +62,7 @@ pub struct Forwarding {
     recorder: ControlRecorder,
     tables: Arc<Tables>,
     receiver: Arc<Receiver>,
+    certainty: Arc<Certainty>,
     confirmations: Arc<Confirmations>,
     queues: RwLock<HashMap<u64, Arc<Queue>>>,
     running: Mutex<Running>,
@@ -65,7 +72,7 @@ pub struct Forwarding {
 
 #[derive(Debug, Default)]
 struct Running {
-    look: Option<JoinHandle<()>>,
+    look: Option<[JoinHandle<()>; 2]>,
     /// What runs for each other node.
     nodes: HashMap<u64, [JoinHandle<()>; 2]>,
 }
@@ -76,11 +83,12 @@ impl Forwarding {
     pub fn new(
         router: Arc<Router>,
         workers: Arc<Workers>,
-        clock: Arc<NodeClock>,
+        (clock, stored): (Arc<NodeClock>, Arc<dyn StoredRoutes>),
         metrics: &Arc<Metrics>,
     ) -> Self {
         Self {
-            tables: Arc::new(Tables::new(router.clone(), clock.clone())),
+            tables: Arc::new(Tables::new(router.clone(), clock.clone(), stored.is_alone())),
+            certainty: Arc::new(Certainty::new(stored)),
             receiver: Arc::new(Receiver::new(workers)),
             confirmations: Arc::default(),
             queues: RwLock::default(),
@@ -95,7 +103,8 @@ impl Forwarding {
     /// Adds services 130 and 140 to what the peer port answers. The port may be open before [`Self::start`].
     #[must_use]
     pub fn serve(&self, services: Services) -> Services {
-        let routes: Arc<dyn Service> = Arc::new(RoutesService(self.tables.clone()));
+        let routes: Arc<dyn Service> =
+            Arc::new(RoutesService { tables: self.tables.clone(), stored: self.certainty.stored.clone() });
         services.with(services::ROUTES, routes).with(services::FORWARD, self.receiver.clone())
     }
 
@@ -109,13 +118,14 @@ impl Forwarding {
         let announced = self.router.announce();
         self.look_around(&mut running, &peers, &announced);
         let this = Arc::downgrade(self);
-        running.look = Some(tokio::spawn(async move {
+        let look = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK).await;
                 let Some(this) = this.upgrade() else { return };
                 this.look_around(&mut this.running.lock(), &peers, &announced);
             }
-        }));
+        });
+        running.look = Some([look, tokio::spawn(self.certainty.clone().run())]);
     }
 
     /// Returns once every other node has told what it has subscribers of, or after `within`. Until then one that can be reached gets
@@ -134,9 +144,10 @@ impl Forwarding {
     /// Tells and sends nothing any more. Those who wait are told at once.
     pub fn stop(&self) {
         let mut running = self.running.lock();
-        if let Some(look) = running.look.take() {
-            look.abort();
+        if let Some(tasks) = running.look.take() {
+            tasks.iter().for_each(JoinHandle::abort);
         }
+        self.certainty.close();
         for (_, tasks) in running.nodes.drain() {
             tasks.iter().for_each(JoinHandle::abort);
         }
@@ -161,6 +172,29 @@ impl Forwarding {
     /// Looks at it.
     pub fn look_again(&self) {
         self.tables.look_again();
+    }
+
+    /// Whether the routing here has every stored subscription that was acknowledged, on any node, before now; cheap. Asked before a
+    /// message of QoS 1 or 2 is routed.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        self.tables.is_certain()
+    }
+
+    /// Completes `waiter` once that was so at a moment after the call; with an error when no majority says so within seconds.
+    pub fn ascertain(&self, waiter: Waiter) {
+        self.certainty.wait(waiter);
+    }
+
+    /// The same for who waits by itself.
+    ///
+    /// # Errors
+    /// No majority says so.
+    pub async fn certain(&self) -> Result<(), Arc<storage::StorageError>> {
+        if self.is_certain() {
+            return Ok(());
+        }
+        self.certainty.stored.clone().all().await
     }
 
     /// Whether every other node knows of all subscriptions through `number` ([`Router::announced`]), or needs not. `has_share`: one of
@@ -207,7 +241,7 @@ impl Forwarding {
         for node in nodes {
             running.nodes.entry(node).or_insert_with(|| self.run_for(node, peers, announced));
         }
-        self.tables.set_reachable(&peers.reachable());
+        self.tables.set_peers(peers.nodes(), &peers.reachable());
     }
 
     fn run_for(
@@ -226,7 +260,9 @@ impl Forwarding {
             confirmations: self.confirmations.clone(),
             rounds: 0,
             telling_since: None,
+            format: wire::ROUTES_NEWEST,
         };
+        self.confirmations.set(node, Some(Belief::Doubted(0)));
         [tokio::spawn(announcer.run()), tokio::spawn(queue.run(peers.clone(), self.recorder.clone()))]
     }
 }

@@ -262,22 +262,27 @@ fn complete(forwards: impl IntoIterator<Item = Forward>, outcome: &Outcome) {
     for (at, forward) in forwards.into_iter().enumerate() {
         let done = Reply::Done { revision: 0, unchanged: false };
         let qos = forward.message.qos;
-        told.extend(forward.done.map(|waiter| (waiter, done.clone())));
+        told.extend(forward.done.map(|waiter| (waiter, Ok(done.clone()))));
         for share in forward.shares {
             let left = outcome.leaves(at, &share.filter, qos);
             let missing = Reply::Appended { accepted: 0, over_quota: 0, missing: 1, duplicate: false };
             let reply = if left { missing } else { done.clone() };
-            told.extend(share.done.map(|waiter| (waiter, reply)));
+            told.extend(share.done.map(|waiter| (waiter, Ok(reply))));
         }
     }
     tell(told);
 }
 
+/// Tells those who wait the same.
+pub(super) fn answer(waiters: impl IntoIterator<Item = Waiter>, reply: &Result<Reply, Arc<StorageError>>) {
+    tell(waiters.into_iter().map(|waiter| (waiter, reply.clone())));
+}
+
 /// Tells those who wait, each port once.
-fn tell(told: Vec<(Waiter, Reply)>) {
+fn tell(told: impl IntoIterator<Item = (Waiter, Result<Reply, Arc<StorageError>>)>) {
     let mut ports: Vec<(Arc<dyn CompletionPort>, Replies)> = Vec::new();
     for (Waiter { port, token }, reply) in told {
-        let done = (token, Ok(reply));
+        let done = (token, reply);
         let address = |port: &Arc<dyn CompletionPort>| Arc::as_ptr(port).cast::<()>();
         match ports.iter_mut().find(|(other, _)| address(other) == address(&port)) {
             Some((_, batch)) => batch.push(done),

@@ -40,7 +40,7 @@ impl PeerCalls for Node {
 
     fn call(&self, _node: u64, _service: u16, payload: Bytes, _deadline: Instant) -> CallFuture {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let (number, messages) = wire::read_batch(&payload).expect("legal");
+        let (number, messages, _) = wire::read_batch(&payload).expect("legal");
         let topics = messages.iter().map(|received| received.message.topic().to_owned()).collect();
         self.seen.lock().push((number, topics));
         let answer =

@@ -42,7 +42,7 @@ impl Receiver {
             return Err(refusal);
         }
         let malformed = |error: wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
-        let (number, messages) = wire::read_batch(&call.payload).map_err(malformed)?;
+        let (number, messages, passed_over) = wire::read_batch(&call.payload).map_err(malformed)?;
         let (node, boot) = (call.peer.node_id, &call.peer.boot_id);
         let mut last = self.last.lock();
         if let Some(known) = last.get(&node)
@@ -52,6 +52,7 @@ impl Receiver {
             return Ok(known.taken.clone());
         }
         let (sender, taken) = watch::channel(Unserved::new());
+        self.workers.passed_over(passed_over);
         self.hand_over(messages, &Arc::new(Taken::new(sender)));
         if last.len() >= NODES_MAX {
             last.retain(|_, last| last.taken.has_changed().is_ok());
@@ -65,7 +66,7 @@ impl Receiver {
         let workers = self.workers.len().max(1);
         let mut by_worker: Vec<Vec<Arrival>> = (0..workers).map(|_| Vec::new()).collect();
         let hash = FixedState::default();
-        for (index, Received { message, publisher, everyone, shares }) in (0..).zip(messages) {
+        for Received { at: index, message, publisher, everyone, shares } in messages {
             let at = match &publisher {
                 Some(key) => hash.hash_one((&*key.namespace, &*key.client_id)),
                 None => hash.hash_one(message.topic()),

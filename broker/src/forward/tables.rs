@@ -6,6 +6,10 @@
 //! ```
 //! A node that can be reached and whose table is not valid gets every message (`Router::send_everything`). So a node that told
 //! its subscribers "effective" was either heard, or gets everything, or cannot be reached (P7).
+//!
+//! A table also vouches for stored subscriptions: it becomes valid, or takes a change of them, only when the routing here follows what was
+//! committed by then. While the table of one member is missing, this node asks a majority before it routes to inboxes
+//! ([`super::certainty`]): that member may have told a subscriber "effective" that this node was not told of.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +22,7 @@ use parking_lot::Mutex;
 use session::time::{Millis, Tick};
 use session::topic::TopicFilter;
 
+use super::certainty::StoredRoutes;
 use super::wire::{DONE, NOT_REACHED, RouteCall, TELL_ALL};
 use crate::clock::NodeClock;
 use crate::route::Router;
@@ -29,6 +34,10 @@ pub const FILTERS_PER_NODE_MAX: usize = 4 << 20;
 /// A node that was reached not longer ago than this still gets messages, which wait in its queue: a link that is broken and comes back
 /// costs no subscriber that stayed.
 const LINGER_MS: u64 = 1_000;
+/// How long a node is remembered that spoke up before this one knew it for a member.
+const STRANGER_MS: u64 = 5_000;
+/// As many as can hold a link to this node.
+const STRANGERS_MAX: usize = 64;
 /// Filters that are taken out of the index under one lock.
 const DROP_PAGE: usize = 4_096;
 
@@ -40,11 +49,17 @@ pub(super) struct Tables {
     known: Mutex<Known>,
     /// When the first table that is believed stops to be good, in ticks; `u64::MAX`: none is.
     good_until: AtomicU64,
+    /// Until when the tables of all members are good, in ticks: 0 when one is not; `u64::MAX`: there is no other member.
+    certain_until: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     tables: HashMap<u64, Table>,
+    /// All other members, as last told.
+    nodes: Vec<u64>,
+    /// Who spoke up and is no member as far as it is known here: it may be one for itself already, until then.
+    strangers: HashMap<u64, Tick>,
     /// When each node was reached last.
     reached: HashMap<u64, Tick>,
     /// Nodes that can be reached, or could be until just now; ascending.
@@ -101,8 +116,21 @@ impl Table {
 }
 
 impl Tables {
-    pub(super) fn new(router: Arc<Router>, clock: Arc<NodeClock>) -> Self {
-        Self { router, clock, known: Mutex::default(), good_until: AtomicU64::new(u64::MAX) }
+    /// `is_alone`: there is no other member, as far as it is known before the first look.
+    pub(super) fn new(router: Arc<Router>, clock: Arc<NodeClock>, is_alone: bool) -> Self {
+        let certain_until = AtomicU64::new(if is_alone { u64::MAX } else { 0 });
+        Self { router, clock, known: Mutex::default(), good_until: AtomicU64::new(u64::MAX), certain_until }
+    }
+
+    /// These are the other members now, and those of them that can be reached.
+    pub(super) fn set_peers(&self, nodes: Vec<u64>, reachable: &[u64]) {
+        {
+            let known = &mut *self.known.lock();
+            // One that is no member any more has no queue here that anything could wait in.
+            known.reached.retain(|node, _| nodes.contains(node));
+            known.nodes = nodes;
+        }
+        self.set_reachable(reachable);
     }
 
     /// These nodes can be reached now: the tables of those that cannot be for longer than a broken link takes are dropped, since they get
@@ -143,6 +171,21 @@ impl Tables {
         now.0 >= self.good_until.load(Ordering::Relaxed)
     }
 
+    /// Whether the routing here has every stored subscription that was acknowledged on any node before now.
+    pub(super) fn is_certain(&self) -> bool {
+        let until = self.certain_until.load(Ordering::Relaxed);
+        until == u64::MAX || self.clock.tick().0 < until
+    }
+
+    /// The routing could not follow what a node told: its table is not believed any more.
+    pub(super) fn distrust(&self, node: u64) {
+        let known = &mut *self.known.lock();
+        if let Some(table) = known.tables.get_mut(&node) {
+            table.state = State::Unknown;
+        }
+        self.settle(known);
+    }
+
     /// Looks at the tables again.
     pub(super) fn look_again(&self) {
         self.settle(&mut self.known.lock());
@@ -154,12 +197,20 @@ impl Tables {
         let is_valid = |node: &u64| known.tables.get(node).is_some_and(|table| table.is_valid(now, now_ms));
         let good = known.tables.values().filter(|table| table.is_valid(now, now_ms));
         let good_until = good.filter_map(Table::until).min().map_or(u64::MAX, |until| until.0);
+        known.strangers.retain(|_, until| now < *until);
+        let of_all = known.nodes.iter().map(|node| match known.tables.get(node) {
+            Some(table) if table.is_valid(now, now_ms) => table.until().map_or(0, |until| until.0),
+            _ => 0,
+        });
+        let certain_until = of_all.min().unwrap_or(u64::MAX);
+        let certain_until = if known.strangers.is_empty() { certain_until } else { 0 };
         let everything: Vec<u64> = known.reachable.iter().copied().filter(|node| !is_valid(node)).collect();
         if everything != known.everything {
             self.router.send_everything(&everything);
             known.everything = everything;
         }
         self.good_until.store(good_until, Ordering::Relaxed);
+        self.certain_until.store(certain_until, Ordering::Relaxed);
     }
 
     fn drop_filters<'a>(&self, node: u64, filters: impl IntoIterator<Item = &'a Arc<str>>) {
@@ -175,6 +226,10 @@ impl Tables {
         let known = &mut *self.known.lock();
         if !known.reachable.contains(&node) {
             // It gets nothing from here yet: what it says would be dropped before it mattered, and must not free its subscribers.
+            if !known.nodes.contains(&node) && known.strangers.len() < STRANGERS_MAX {
+                known.strangers.insert(node, self.clock.tick().plus_ms(STRANGER_MS));
+                self.settle(known);
+            }
             return NOT_REACHED;
         }
         let table = known.tables.entry(node).or_insert_with(|| Table::new(boot.clone()));
@@ -183,7 +238,7 @@ impl Tables {
             self.drop_filters(node, &dead.filters);
         }
         let answer = match call {
-            RouteCall::Delta { base, through, until, changes } => {
+            RouteCall::Delta { base, through, until, changes, .. } => {
                 self.change(node, table, base, through, until, &changes)
             }
             RouteCall::Begin { round } => {
@@ -266,23 +321,42 @@ impl Tables {
 }
 
 /// Service 130.
-#[derive(Debug)]
-pub(super) struct RoutesService(pub Arc<Tables>);
+#[derive(Debug, Clone)]
+pub(super) struct RoutesService {
+    pub tables: Arc<Tables>,
+    pub stored: Arc<dyn StoredRoutes>,
+}
 
 impl Service for RoutesService {
-    /// Done before it returns: a node's calls have to be done in its order. Their size is bounded by the caller's pages.
+    /// A node makes its calls one after the other. Their size is bounded by the caller's pages.
     fn call(&self, call: Call) -> Answer {
         if let Some(refusal) = super::stranger(&call) {
             return Box::pin(std::future::ready(Err(refusal)));
         }
-        let answer = match RouteCall::read(&call.payload) {
+        let malformed = |error: super::wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
+        let first = match RouteCall::read(&call.payload) {
+            Err(error) => return Box::pin(std::future::ready(Err(malformed(error)))),
+            Ok(RouteCall::Delta { stored, .. }) if !stored.is_empty() => self.stored.clone().through(stored),
+            // After it was sent its node waits for this one; before that it did not.
+            Ok(RouteCall::Finish { .. }) => self.stored.clone().all(),
             Ok(read) => {
-                let answer = self.0.take(call.peer.node_id, &call.peer.boot_id, read);
-                Ok(Bytes::copy_from_slice(&[answer]))
+                let answer = self.tables.take(call.peer.node_id, &call.peer.boot_id, read);
+                return Box::pin(std::future::ready(Ok(Bytes::copy_from_slice(&[answer]))));
             }
-            Err(error) => Err(Refusal::new(RefusalKind::Malformed, error.0)),
         };
-        Box::pin(std::future::ready(answer))
+        let tables = Arc::clone(&self.tables);
+        Box::pin(async move {
+            let (node, boot) = (call.peer.node_id, &call.peer.boot_id);
+            let answer = match first.await {
+                Ok(()) => tables.take(node, boot, RouteCall::read(&call.payload).map_err(malformed)?),
+                Err(error) => {
+                    tracing::debug!(%error, node, "stored subscriptions are not followed yet");
+                    tables.distrust(node);
+                    TELL_ALL
+                }
+            };
+            Ok(Bytes::copy_from_slice(&[answer]))
+        })
     }
 }
 

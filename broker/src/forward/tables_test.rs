@@ -18,8 +18,8 @@ impl Here {
         let authority = crate::auth::Authority::open(&crate::config::Config::default(), metrics.control());
         let router = Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))));
         let time = ManualTime::at(1_000_000);
-        let tables = Tables::new(router.clone(), Arc::new(NodeClock::new(time.clone())));
-        tables.set_reachable(&[2]);
+        let tables = Tables::new(router.clone(), Arc::new(NodeClock::new(time.clone())), false);
+        tables.set_peers(vec![2], &[2]);
         Self { tables, router, time }
     }
 
@@ -73,7 +73,9 @@ fn p7_a_gap_in_the_changes_is_noticed() {
     let here = Here::new();
     let until = here.until();
     assert_eq!(here.tell_all(1, 4, &["a"]), [DONE; 3]);
-    let delta = |base, through, changes| here.say(RouteCall::Delta { base, through, until, changes });
+    let delta = |base, through, changes| {
+        here.say(RouteCall::Delta { base, through, until, changes, stored: Vec::new() })
+    };
     assert_eq!(delta(4, 6, vec![("b", true), ("a", false)]), DONE);
     assert!(here.sends("b") && !here.sends("a"));
     assert_eq!(delta(4, 7, vec![("b", true), ("a", false), ("c", true)]), DONE, "its answer was lost");
@@ -94,7 +96,13 @@ fn p7_a_table_is_good_for_its_lease() {
     here.time.advance_ms(3_000);
     here.tables.set_reachable(&[2]);
     assert!(here.sends("b"));
-    let late = RouteCall::Delta { base: 1, through: 1, until: Millis(2_000_000), changes: Vec::new() };
+    let late = RouteCall::Delta {
+        base: 1,
+        through: 1,
+        until: Millis(2_000_000),
+        changes: Vec::new(),
+        stored: Vec::new(),
+    };
     assert_eq!(here.say(late), TELL_ALL, "it may have told its subscribers without us");
 }
 
@@ -118,7 +126,7 @@ fn p7_the_table_of_a_dead_boot_is_dropped() {
     here.tell_all(1, 5, &["old"]);
     let boot: Arc<str> = "next".into();
     let until = here.until();
-    let change = RouteCall::Delta { base: 5, through: 5, until, changes: Vec::new() };
+    let change = RouteCall::Delta { base: 5, through: 5, until, changes: Vec::new(), stored: Vec::new() };
     assert_eq!(here.tables.take(2, &boot, change), TELL_ALL);
     here.tables.take(2, &boot, RouteCall::Begin { round: 1 });
     here.tables.take(2, &boot, RouteCall::Finish { round: 1, through: 0, until });
@@ -142,4 +150,28 @@ fn p5_a_broken_link_leaves_the_table() {
     here.time.advance_ms(100);
     here.tables.set_reachable(&[]);
     assert!(!here.sends("a"));
+}
+
+/// P7: this node relies on its routing to inboxes only while every member's table is good: each vouches for what its subscribers were
+/// told.
+#[test]
+fn p7_a_node_is_certain_while_all_tables_are_good() {
+    let here = Here::new();
+    assert!(!here.tables.is_certain(), "nothing was told yet");
+    here.tell_all(1, 0, &[]);
+    assert!(here.tables.is_certain());
+    here.tables.set_peers(vec![2, 3], &[2]);
+    assert!(!here.tables.is_certain(), "a member that cannot be reached may go on elsewhere");
+    here.tables.set_peers(vec![2], &[2]);
+    assert!(here.tables.is_certain());
+    here.tables.distrust(2);
+    assert!(!here.tables.is_certain() && here.sends("a"));
+    here.tell_all(2, 0, &[]);
+    assert!(here.tables.is_certain());
+    here.time.advance_ms(3_000);
+    assert!(!here.tables.is_certain(), "at the very moment its lease is over, whoever looks or not");
+    here.tables.set_peers(Vec::new(), &[]);
+    assert!(here.tables.is_certain(), "there is nobody else");
+    let stranger = here.tables.take(9, &"boot".into(), RouteCall::Begin { round: 1 });
+    assert!(stranger == NOT_REACHED && !here.tables.is_certain(), "a member that is not known here yet");
 }

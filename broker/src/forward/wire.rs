@@ -9,16 +9,27 @@ use session::time::Millis;
 use smallvec::SmallVec;
 use thiserror::Error;
 
+use storage::GroupId;
+
 use super::queue::Forward;
+use crate::route::RouteChange;
 use crate::worker::Unserved;
 
-/// Format of both services.
+/// Formats of service 130. The older one does not tell of stored subscriptions.
+pub(super) const ROUTES_OLD: u8 = 1;
+pub(super) const ROUTES_NEWEST: u8 = 2;
+/// Format of service 140.
 const FORMAT: u8 = 1;
 
 const DELTA: u8 = 1;
 const BEGIN: u8 = 2;
 const CHUNK: u8 = 3;
 const FINISH: u8 = 4;
+
+/// Kinds of changes.
+const REMOVED: u8 = 0;
+const ADDED: u8 = 1;
+const STORED: u8 = 2;
 
 /// The table is as the sender believes.
 pub(super) const DONE: u8 = 1;
@@ -50,7 +61,14 @@ const SHORT: Malformed = Malformed("the payload ends too early");
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RouteCall<'a> {
     /// What changed behind `base`, through `through`. The table is good until `until`.
-    Delta { base: u64, through: u64, until: Millis, changes: Vec<(&'a str, bool)> },
+    /// `stored`: groups whose stored subscriptions changed, each with the entry that did it last.
+    Delta {
+        base: u64,
+        through: u64,
+        until: Millis,
+        changes: Vec<(&'a str, bool)>,
+        stored: Vec<(GroupId, u64)>,
+    },
     /// Everything is told: until it is, the table is not known. `round` tells this time from others.
     Begin { round: u64 },
     /// A part of everything.
@@ -64,9 +82,17 @@ pub(super) fn filter_bytes(filter: &str) -> usize {
     1 + 2 + filter.len()
 }
 
-fn head(kind: u8, number: u64) -> BytesMut {
+/// Bytes that one change needs.
+pub(super) fn change_bytes(change: &RouteChange) -> usize {
+    match change {
+        RouteChange::Filter { filter, .. } => filter_bytes(filter),
+        RouteChange::Stored { .. } => 1 + 2 + 8,
+    }
+}
+
+fn head(format: u8, kind: u8, number: u64) -> BytesMut {
     let mut out = BytesMut::new();
-    out.put_u8(FORMAT);
+    out.put_u8(format);
     out.put_u8(kind);
     out.put_u64(number);
     out
@@ -78,37 +104,47 @@ fn put_text(out: &mut BytesMut, text: &str) {
     out.put_slice(&text.as_bytes()[..text.len().min(usize::from(u16::MAX))]);
 }
 
-pub(super) fn delta<'a>(
-    base: u64,
-    through: u64,
+pub(super) fn delta(
+    format: u8,
+    (base, through): (u64, u64),
     until: Millis,
-    changes: impl Iterator<Item = (&'a str, bool)>,
+    changes: &[RouteChange],
 ) -> Bytes {
-    let mut out = head(DELTA, through);
+    let mut out = head(format, DELTA, through);
     out.put_u64(base);
     out.put_u64(until.0);
-    for (filter, added) in changes {
-        out.put_u8(u8::from(added));
-        put_text(&mut out, filter);
+    for change in changes {
+        match change {
+            RouteChange::Filter { filter, added } => {
+                out.put_u8(if *added { ADDED } else { REMOVED });
+                put_text(&mut out, filter);
+            }
+            RouteChange::Stored { .. } if format == ROUTES_OLD => {}
+            RouteChange::Stored { group, index } => {
+                out.put_u8(STORED);
+                out.put_u16(group.0);
+                out.put_u64(*index);
+            }
+        }
     }
     out.freeze()
 }
 
-pub(super) fn begin(round: u64) -> Bytes {
-    head(BEGIN, round).freeze()
+pub(super) fn begin(format: u8, round: u64) -> Bytes {
+    head(format, BEGIN, round).freeze()
 }
 
-pub(super) fn chunk(round: u64, filters: &[Arc<str>]) -> Bytes {
-    let mut out = head(CHUNK, round);
+pub(super) fn chunk(format: u8, round: u64, filters: &[Arc<str>]) -> Bytes {
+    let mut out = head(format, CHUNK, round);
     for filter in filters {
-        out.put_u8(1);
+        out.put_u8(ADDED);
         put_text(&mut out, filter);
     }
     out.freeze()
 }
 
-pub(super) fn finish(round: u64, through: u64, until: Millis) -> Bytes {
-    let mut out = head(FINISH, round);
+pub(super) fn finish(format: u8, round: u64, through: u64, until: Millis) -> Bytes {
+    let mut out = head(format, FINISH, round);
     out.put_u64(through);
     out.put_u64(until.0);
     out.freeze()
@@ -117,7 +153,10 @@ pub(super) fn finish(round: u64, through: u64, until: Millis) -> Bytes {
 impl<'a> RouteCall<'a> {
     pub(super) fn read(payload: &'a [u8]) -> Result<Self, Malformed> {
         let mut rest = payload;
-        check_format(&mut rest)?;
+        let format = rest.try_get_u8().map_err(|_| SHORT)?;
+        if !(ROUTES_OLD..=ROUTES_NEWEST).contains(&format) {
+            return Err(Malformed("an unknown format"));
+        }
         let kind = rest.try_get_u8().map_err(|_| SHORT)?;
         let number = rest.try_get_u64().map_err(|_| SHORT)?;
         let call = match kind {
@@ -128,11 +167,15 @@ impl<'a> RouteCall<'a> {
                 if base > through {
                     return Err(Malformed("a change that ends before it begins"));
                 }
-                return Ok(Self::Delta { base, through, until, changes: changes(&mut rest)? });
+                let (changes, stored) = changes(&mut rest, format)?;
+                return Ok(Self::Delta { base, through, until, changes, stored });
             }
             BEGIN => Self::Begin { round: number },
             CHUNK => {
-                let changes = changes(&mut rest)?;
+                let (changes, stored) = changes(&mut rest, format)?;
+                if !stored.is_empty() {
+                    return Err(Malformed("a part of a table that is none"));
+                }
                 let filters = changes.into_iter().map(|(filter, _)| filter).collect();
                 return Ok(Self::Chunk { round: number, filters });
             }
@@ -155,17 +198,28 @@ fn check_format(rest: &mut &[u8]) -> Result<(), Malformed> {
     }
 }
 
-fn changes<'a>(rest: &mut &'a [u8]) -> Result<Vec<(&'a str, bool)>, Malformed> {
+/// Changed filters, and groups whose stored subscriptions changed.
+type Changes<'a> = (Vec<(&'a str, bool)>, Vec<(GroupId, u64)>);
+
+fn changes<'a>(rest: &mut &'a [u8], format: u8) -> Result<Changes<'a>, Malformed> {
     let mut changes = Vec::new();
+    let mut stored: Vec<(GroupId, u64)> = Vec::new();
     while !rest.is_empty() {
-        let added = match rest.try_get_u8() {
-            Ok(0) => false,
-            Ok(1) => true,
+        match rest.try_get_u8() {
+            Ok(REMOVED) => changes.push((text(rest)?, false)),
+            Ok(ADDED) => changes.push((text(rest)?, true)),
+            Ok(STORED) if format > ROUTES_OLD => {
+                let group = GroupId(rest.try_get_u16().map_err(|_| SHORT)?);
+                let index = rest.try_get_u64().map_err(|_| SHORT)?;
+                match stored.iter_mut().find(|(known, _)| *known == group) {
+                    Some((_, last)) => *last = index.max(*last),
+                    None => stored.push((group, index)),
+                }
+            }
             _ => return Err(Malformed("an unknown change")),
-        };
-        changes.push((text(rest)?, added));
+        }
     }
-    Ok(changes)
+    Ok((changes, stored))
 }
 
 fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a str, Malformed> {
@@ -182,6 +236,8 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], Malformed> {
 /// One message as it came from another node.
 #[derive(Debug)]
 pub(super) struct Received {
+    /// Its place in the batch, from 0.
+    pub at: u32,
     pub message: Arc<Message>,
     pub publisher: Option<Arc<Key>>,
     pub everyone: bool,
@@ -280,21 +336,33 @@ pub(super) fn read_unserved(payload: &[u8]) -> Unserved {
     unserved
 }
 
-/// The number of a batch and its messages, in order.
-pub(super) fn read_batch(payload: &[u8]) -> Result<(u64, Vec<Received>), Malformed> {
+/// The number of a batch and its messages, in order, and how many were passed over: one whose topic nobody may publish to costs only
+/// itself, the others of the batch are somebody else's.
+pub(super) fn read_batch(payload: &[u8]) -> Result<(u64, Vec<Received>, u64), Malformed> {
     let mut rest = payload;
     check_format(&mut rest)?;
     let number = rest.try_get_u64().map_err(|_| SHORT)?;
     let count = rest.try_get_u32().map_err(|_| SHORT)?;
     let mut messages = Vec::new();
-    let mut last = None;
-    for _ in 0..count {
-        messages.push(read_forward(&mut rest, &mut last)?);
+    let (mut last, mut passed_over) = (None, 0);
+    for at in 0..count {
+        match read_forward(&mut rest, &mut last, at)? {
+            Some(received) => messages.push(received),
+            None => passed_over += 1,
+        }
     }
-    if rest.is_empty() { Ok((number, messages)) } else { Err(Malformed("bytes follow the messages")) }
+    if rest.is_empty() {
+        Ok((number, messages, passed_over))
+    } else {
+        Err(Malformed("bytes follow the messages"))
+    }
 }
 
-fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Received, Malformed> {
+fn read_forward(
+    rest: &mut &[u8],
+    last: &mut Option<Arc<Key>>,
+    at: u32,
+) -> Result<Option<Received>, Malformed> {
     let flags = rest.try_get_u8().map_err(|_| SHORT)?;
     let qos = QoS::from_u8(flags & 3).ok_or(Malformed("a QoS of 3"))?;
     let expires_at = match flags & EXPIRES {
@@ -319,15 +387,18 @@ fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Receive
         }
     }
     let topic = text(rest)?;
-    session::topic::check_topic_name(topic).map_err(|_| Malformed("a topic name that is none"))?;
     let properties = rest.try_get_u32().map_err(|_| SHORT)? as usize;
     let payload = rest.try_get_u32().map_err(|_| SHORT)? as usize;
     let (properties, payload) = (take(rest, properties)?, take(rest, payload)?);
+    if session::topic::check_topic_name(topic).is_err() {
+        return Ok(None);
+    }
     let mut message = Message::new(topic, properties, payload);
     message.qos = qos;
     message.retain = flags & RETAIN != 0;
     message.expires_at = expires_at;
-    Ok(Received { message: Arc::new(message), publisher, everyone: flags & EVERYONE != 0, shares })
+    let (message, everyone) = (Arc::new(message), flags & EVERYONE != 0);
+    Ok(Some(Received { at, message, publisher, everyone, shares }))
 }
 
 #[cfg(test)]

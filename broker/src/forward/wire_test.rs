@@ -24,7 +24,8 @@ fn forward(topic: &str, publisher: Option<&str>, qos: QoS) -> Forward {
 #[test]
 fn route_calls_keep_their_layout() {
     let changes = [("a/#", true), ("b", false)];
-    let encoded = delta(1, 3, Millis(5), changes.into_iter());
+    let logged = changes.map(|(filter, added)| RouteChange::Filter { filter: filter.into(), added });
+    let encoded = delta(1, (1, 3), Millis(5), &logged);
     assert_eq!(
         hex(&encoded),
         "010100000000000000030000000000000001000000000000000501000361\
@@ -33,16 +34,22 @@ fn route_calls_keep_their_layout() {
     let read = RouteCall::read(&encoded);
     assert_eq!(
         read,
-        Ok(RouteCall::Delta { base: 1, through: 3, until: Millis(5), changes: changes.to_vec() })
+        Ok(RouteCall::Delta {
+            base: 1,
+            through: 3,
+            until: Millis(5),
+            changes: changes.to_vec(),
+            stored: Vec::new()
+        })
     );
-    assert_eq!(hex(&begin(2)), "01020000000000000002");
-    assert_eq!(RouteCall::read(&begin(2)), Ok(RouteCall::Begin { round: 2 }));
-    let encoded = chunk(2, &["$share/g/a".into()]);
+    assert_eq!(hex(&begin(1, 2)), "01020000000000000002");
+    assert_eq!(RouteCall::read(&begin(1, 2)), Ok(RouteCall::Begin { round: 2 }));
+    let encoded = chunk(1, 2, &["$share/g/a".into()]);
     assert_eq!(hex(&encoded), "0103000000000000000201000a2473686172652f672f61");
     assert_eq!(RouteCall::read(&encoded), Ok(RouteCall::Chunk { round: 2, filters: vec!["$share/g/a"] }));
-    assert_eq!(hex(&finish(2, 3, Millis(6))), "0104000000000000000200000000000000030000000000000006");
+    assert_eq!(hex(&finish(1, 2, 3, Millis(6))), "0104000000000000000200000000000000030000000000000006");
     assert_eq!(
-        RouteCall::read(&finish(2, 3, Millis(6))),
+        RouteCall::read(&finish(1, 2, 3, Millis(6))),
         Ok(RouteCall::Finish { round: 2, through: 3, until: Millis(6) })
     );
 }
@@ -63,8 +70,8 @@ fn messages_keep_their_layout() {
          96c000000000000000901000a2473686172652f672f75000175000000020000000301017061\
          79"
     );
-    let (number, read) = read_batch(&encoded).expect("legal");
-    assert_eq!((number, read.len()), (7, 2));
+    let (number, read, passed_over) = read_batch(&encoded).expect("legal");
+    assert_eq!((number, read.len(), passed_over), (7, 2, 0));
     for received in &read {
         assert_eq!(received.publisher.as_deref(), Some(&key("c")));
         assert_eq!(
@@ -89,13 +96,28 @@ fn p10_damaged_payloads_are_refused() {
     }
     let longer = [&whole[..], &[0]].concat();
     assert!(read_batch(&longer).is_err());
-    let bad_topic = batch(1, &[forward("a/#", None, QoS::AtMostOnce)]);
-    assert_eq!(read_batch(&bad_topic).err(), Some(Malformed("a topic name that is none")));
     let unnamed = [&batch(1, &[])[..9], &[0, 0, 0, 1, SAME_PUBLISHER]].concat();
     assert_eq!(read_batch(&unnamed).err(), Some(Malformed("a publisher that was not named")));
     assert!(RouteCall::read(&[1, 9, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
-    assert!(RouteCall::read(&delta(4, 3, Millis(0), std::iter::empty())).is_err());
-    assert!(RouteCall::read(&[&begin(2)[..], &[0]].concat()).is_err());
+    assert!(RouteCall::read(&delta(1, (4, 3), Millis(0), &[])).is_err());
+    assert!(RouteCall::read(&[&begin(1, 2)[..], &[0]].concat()).is_err());
+}
+
+/// P9: a message whose topic nobody may publish to costs only itself; what stands around it is somebody else's.
+#[test]
+fn p9_one_bad_topic_does_not_cost_the_batch() {
+    for bad in ["a/#", "", &"/".repeat(300)] {
+        let messages = [
+            forward("t", Some("c"), QoS::AtLeastOnce),
+            forward(bad, Some("hostile"), QoS::AtMostOnce),
+            forward("u", Some("hostile"), QoS::ExactlyOnce),
+        ];
+        let (_, read, passed_over) = read_batch(&batch(1, &messages)).expect("legal");
+        let topics: Vec<&str> = read.iter().map(|received| received.message.topic()).collect();
+        assert_eq!((&*topics, passed_over), (&["t", "u"][..], 1), "{bad:?}");
+        assert_eq!((read[0].at, read[1].at), (0, 2), "an answer names places in the whole batch");
+        assert_eq!(read[1].publisher.as_deref(), Some(&key("hostile")));
+    }
 }
 
 /// P9: what a batch is reckoned to need is never less than what it needs.
@@ -127,4 +149,25 @@ fn an_answer_names_what_was_not_taken() {
     assert!(unserved(&Unserved::new()).is_empty());
     assert!(read_unserved(&[]).is_empty() && read_unserved(&[9, 9]).is_empty());
     assert_eq!(read_unserved(&answer.slice(..answer.len() - 1)), list[..1]);
+}
+
+/// WIRE.md §8: format 2 tells of entries that changed stored subscriptions, the last one of each group counts; format 1 has no word for it.
+#[test]
+fn stored_changes_keep_their_layout() {
+    let stored = |index| RouteChange::Stored { group: GroupId(3), index };
+    let encoded = delta(2, (1, 3), Millis(5), &[stored(7), stored(9)]);
+    assert_eq!(
+        hex(&encoded),
+        "020100000000000000030000000000000001000000000000000502000300000000000000070200030000000000000009"
+    );
+    let read =
+        |stored| RouteCall::Delta { base: 1, through: 3, until: Millis(5), changes: Vec::new(), stored };
+    assert_eq!(RouteCall::read(&encoded), Ok(read(vec![(GroupId(3), 9)])));
+    let old = delta(1, (1, 3), Millis(5), &[stored(7)]);
+    assert_eq!(RouteCall::read(&old), Ok(read(Vec::new())));
+    let mut wrong = encoded.to_vec();
+    wrong[0] = 1;
+    assert!(RouteCall::read(&wrong).is_err());
+    wrong[0] = 3;
+    assert!(RouteCall::read(&wrong).is_err());
 }

@@ -74,12 +74,14 @@ labels! {
         ForwardTooLarge = "forward_too_large",
         /// The node holds as many retained messages as it may, or the value is too large to be retained.
         Retained = "retained",
+        /// The topic name has more than 256 levels.
+        TooDeep = "too_deep",
     }
 
     /// How a CONNECT was answered.
     ConnectOutcome {
         New = "new", Resumed = "resumed", BadCredentials = "bad_credentials", NotAuthorized = "not_authorized",
-        Binding = "binding", Invalid = "invalid", Limit = "limit", Unproved = "unproved", Unavailable = "unavailable",
+        Binding = "binding", Denied = "denied", Invalid = "invalid", Limit = "limit", Unproved = "unproved", Unavailable = "unavailable",
         Deadline = "deadline", Stopped = "stopped", Conflict = "conflict",
     }
 

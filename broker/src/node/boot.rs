@@ -96,8 +96,11 @@ pub(super) async fn retire_earlier(
     Ok(())
 }
 
+/// The stamps of a publisher are kept this much longer than its session can last after it went offline.
+const STAMPS_BEYOND_S: u64 = 24 * 60 * 60;
+
 /// Makes the configured quotas of inboxes and retained messages and what gives way to them those of every group: they are part of its state, which brings along those
-/// of an earlier start.
+/// of an earlier start; a new group has none.
 ///
 /// # Errors
 /// A group does not answer, or refuses.
@@ -110,12 +113,17 @@ pub(super) async fn set_quotas(store: &Store, config: &Config) -> Result<(), Ser
     };
     // The topics are spread over the groups by their hash, and so is the limit.
     let retained_max = config.limits.retained_messages_max.div_ceil(u64::from(store.groups()));
+    // A received id may be repeated as long as its session is there.
+    let stamps_ms = (u64::from(config.session.expiry_max_s) + STAMPS_BEYOND_S) * 1_000;
     for group in (0..store.groups()).map(GroupId) {
-        let stored = store.read(group, |rows| (rows.quotas(), rows.quota_rule(), rows.quota_retained()));
+        let stored = store.read(group, |rows| {
+            (rows.quotas(), rows.quota_rule(), rows.quota_retained(), rows.stamp_retention_ms())
+        });
         let quotas = (stored.0 != (messages, bytes)).then_some(Command::Quotas { messages, bytes });
         let rule = (stored.1 != rule).then_some(Command::QuotaRule(rule));
         let retained = (stored.2 != retained_max).then_some(Command::RetainedQuota(retained_max));
-        for command in quotas.into_iter().chain(rule).chain(retained) {
+        let stamps = (stored.3 < stamps_ms).then_some(Command::StampRetention { ms: stamps_ms });
+        for command in quotas.into_iter().chain(rule).chain(retained).chain(stamps) {
             match store.call(group, command).await {
                 Ok(Reply::Done { .. }) => {}
                 // Nothing but the retirement of this boot refuses it.

@@ -49,6 +49,7 @@ pub(super) fn listener_config(
         tls: if listener.protocol.is_secure() { Some(tls(name, listener)?) } else { None },
         websocket: listener.protocol.is_websocket(),
         proxy_protocol: listener.proxy_protocol,
+        proxy_certificate: listener.proxy_certificate_user,
     })
 }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use session::id::Key;
-use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState};
+use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState, Subject};
 use session::time::Millis;
 use storage::{GroupId, StorageError};
 
 use crate::admin::{
-    AdminPort, BootView, Check, EndCommand, EndDone, EndError, InboxView, NodeView, PortError, PortFuture,
-    SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
+    AdminPort, BootView, Check, DeniedPage, DenyCommand, EndCommand, EndDone, EndError, InboxView, NodeView,
+    PortError, PortFuture, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord,
+    SubscriptionView, WillView,
 };
 use crate::cluster::Member;
 use crate::metrics::{ControlRecorder, EndOutcome};
@@ -69,6 +70,18 @@ impl AdminPort for Operator {
         })
     }
 
+    fn deny(&self, command: DenyCommand) -> PortFuture<'_, Result<(), PortError>> {
+        Box::pin(self.deny_now(command))
+    }
+
+    fn allow(&self, subject: Subject) -> PortFuture<'_, Result<bool, PortError>> {
+        Box::pin(self.allow_now(subject))
+    }
+
+    fn denied(&self, after: Option<Subject>, limit: usize) -> PortFuture<'_, Result<DeniedPage, PortError>> {
+        Box::pin(async move { self.denied_page(after.as_ref(), limit).await })
+    }
+
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
         Box::pin(async move { Ok(self.all_nodes()) })
     }
@@ -94,7 +107,7 @@ impl AdminPort for Operator {
 
 impl Operator {
     /// Returns when reads here see every acknowledged write.
-    async fn newest(&self, group: GroupId) -> Result<(), PortError> {
+    pub(super) async fn newest(&self, group: GroupId) -> Result<(), PortError> {
         let newest = self.shared.store.barrier(group).await;
         newest.map_err(|error| PortError::Unavailable(error.to_string()))
     }

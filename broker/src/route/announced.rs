@@ -1,6 +1,9 @@
 //! The filters of this node for which other nodes have to send their messages here, each once however many subscribers it has, and
 //! the numbered log of their changes (DESIGN §1 P7).
 //!
+//! The log also says which entries of the groups changed stored subscriptions: other nodes find those in their own state, and confirm
+//! that their routing follows it that far.
+//!
 //! Counted are all subscriptions of sessions without inbox, and those of connected sessions with one, shared ones apart: every node
 //! knows the members of a share that have inboxes, and reaches them through those.
 
@@ -10,17 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use storage::GroupId;
 use tokio::sync::watch;
 
 /// Changes that are kept for peers that lag behind; one that lags further is told everything anew.
 const LOG_MAX: usize = 65_536;
 
-/// One change of the set.
+/// One change that other nodes have to know of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteChange {
-    /// The whole filter, `$share/` included.
-    pub filter: Arc<str>,
-    pub added: bool,
+pub enum RouteChange {
+    /// Of the set; the whole filter, `$share/` included.
+    Filter { filter: Arc<str>, added: bool },
+    /// Stored subscriptions changed with this entry of the group, or one before it.
+    Stored { group: GroupId, index: u64 },
 }
 
 /// What changed since a peer was told last.
@@ -124,7 +129,22 @@ impl Announced {
         }
     }
 
+    /// Stored subscriptions changed with entry `index` of `group`, or before it. The number of the change, or of the last one where
+    /// nobody is told.
+    pub fn stored(&self, group: GroupId, index: u64) -> u64 {
+        if !self.is_active() {
+            return self.number();
+        }
+        let mut state = self.state.lock();
+        self.log(&mut state, RouteChange::Stored { group, index });
+        state.number
+    }
+
     fn note(&self, state: &mut State, filter: &Arc<str>, added: bool) {
+        self.log(state, RouteChange::Filter { filter: Arc::clone(filter), added });
+    }
+
+    fn log(&self, state: &mut State, change: RouteChange) {
         state.number += 1;
         self.number.store(state.number, Ordering::Release);
         if !self.is_active.load(Ordering::SeqCst) {
@@ -133,7 +153,7 @@ impl Announced {
         if state.log.len() == LOG_MAX {
             state.log.pop_front();
         }
-        state.log.push_back(RouteChange { filter: Arc::clone(filter), added });
+        state.log.push_back(change);
         self.changed.send_replace(state.number);
     }
 }
@@ -143,7 +163,7 @@ mod tests {
     use super::*;
 
     fn change(filter: &str, added: bool) -> RouteChange {
-        RouteChange { filter: filter.into(), added }
+        RouteChange::Filter { filter: filter.into(), added }
     }
 
     /// P7: only the first subscriber of a filter and the last one are told.

@@ -191,6 +191,12 @@ impl Router {
         self.announced.number()
     }
 
+    /// Stored subscriptions changed with entry `index` of `group`, or before it: other nodes are told. The number of that change.
+    #[must_use]
+    pub fn stored_changed(&self, group: GroupId, index: u64) -> u64 {
+        self.announced.stored(group, index)
+    }
+
     /// Another node has subscribers of these filters, or has none any more; later publishes on this node see it.
     pub fn change_remote<'a>(&self, node: u64, changes: impl IntoIterator<Item = (&'a TopicFilter, bool)>) {
         let mut writer = self.writer.lock();

@@ -439,6 +439,7 @@ fn refusal(error: IsolationError) -> ConnectError {
 fn conflict_failure(conflict: Conflict) -> Failed {
     match conflict {
         Conflict::Binding => ConnectError::Binding.into(),
+        Conflict::Denied => ConnectError::Denied.into(),
         Conflict::BootRetired => ConnectError::Stopped.into(),
         Conflict::Quota => ConnectError::Limit.into(),
         Conflict::Exhausted => ConnectError::Unavailable.into(),

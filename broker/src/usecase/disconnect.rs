@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use session::id::{Key, Owner};
@@ -83,7 +84,8 @@ struct Intent {
 }
 
 /// All ends of connections of this boot that are not recorded yet. Bounded by the owners that can be held: a closed owner's place is
-/// free again, but a new owner needs a commit too.
+/// free again, but a new owner needs a commit too. Connection ids are given out here, so nothing has to be hashed against an attacker,
+/// and equal runs propose in an equal order.
 #[derive(Debug)]
 pub struct Disconnects {
     me: Weak<Self>,
@@ -91,9 +93,9 @@ pub struct Disconnects {
     owners: Arc<Owners>,
     proposer: Arc<dyn Proposer>,
     over: Arc<dyn LifetimeOver>,
-    intents: Mutex<HashMap<u64, Intent, foldhash::fast::RandomState>>,
+    intents: Mutex<HashMap<u64, Intent, FixedState>>,
     /// Owners whose drain made progress, for the patrol.
-    woken: Mutex<HashSet<u64, foldhash::fast::RandomState>>,
+    woken: Mutex<HashSet<u64, FixedState>>,
     wake: Notify,
 }
 

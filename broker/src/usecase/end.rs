@@ -98,7 +98,8 @@ pub struct EndCase<'a, A, I, M> {
 }
 
 impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
-    /// Ends exactly `input.owner`. `sent_through` is asked after the isolation: which inbox offsets the closed connection had written.
+    /// Ends exactly `input.owner`. `sent_through` is asked after the isolation of an owner whose end is not recorded: below which inbox
+    /// offset the closed connection had written; `u64::MAX` when nobody knows.
     ///
     /// # Errors
     /// See [`EndError`].
@@ -134,13 +135,15 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
         if let (SessionState::Active, Some(until)) =
             (row.state, lease_until.filter(|until| self.lapsed(&row.owner, *until, observed)))
         {
-            row = self.close_lapsed(call, observed, &row, until).await?;
+            row = self.close_lapsed(call, observed, &row, until, sent_through()).await?;
         }
         call.check(self.now()?.tick)?;
         if matches!(row.state, SessionState::Ended { .. }) {
             return Ok(row);
         }
-        self.commit_end(call, input, &row, observed, sent_through()).await
+        // What a connection that has ended wrote is recorded: End adds nothing.
+        let written = if row.state == SessionState::Active { sent_through() } else { 0 };
+        self.commit_end(call, input, &row, observed, written).await
     }
 
     /// Whether the lease of `owner` had run out at `observed`.
@@ -199,6 +202,7 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
         observed: Moment,
         row: &SessionRow,
         until: Millis,
+        sent_through: u64,
     ) -> Result<SessionRow, EndError> {
         if until < row.updated_at {
             return Err(EndError::Clock);
@@ -209,7 +213,7 @@ impl<A: Authority, I: Isolation, M: Moments> EndCase<'_, A, I, M> {
             kind: DisconnectKind::WithWill,
             observed_at: until,
             expiry_sec: None,
-            sent_through: 0,
+            sent_through,
         };
         self.commit(call, &row.owner, Command::Disconnect(Box::new(disconnect))).await?;
         let third = self.read(call, &row.owner).await?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use session::id::Boot;
 use session::lifecycle::{Command, Conflict, Reply};
+use session::time::{Millis, Tick};
 use storage::{GroupId, Store};
 
 use crate::clock::NodeClock;
@@ -45,7 +46,14 @@ impl BootLease {
     /// # Errors
     /// A group does not answer, or refuses.
     pub async fn start(&self) -> Result<(), LeaseError> {
-        self.round(|_, lease_until| Command::BootStart { lease_until }).await
+        let lease = self.from_now();
+        let (revision, known) =
+            self.round(lease, |_, lease_until| Command::BootStart { lease_until }).await?;
+        if known {
+            // An earlier attempt was committed without an answer: what the groups hold ends earlier than this lease would.
+            return self.renew().await;
+        }
+        self.install(revision, lease)
     }
 
     /// Renews until the boot is retired. Runs until the task is dropped.
@@ -97,12 +105,27 @@ impl BootLease {
     /// # Errors
     /// A group does not answer (the old deadline stays), or the boot is retired.
     pub async fn renew(&self) -> Result<(), LeaseError> {
-        self.round(|revision, lease_until| Command::BootRenew { revision, lease_until }).await
+        let lease = self.from_now();
+        let renewal = |revision, lease_until| Command::BootRenew { revision, lease_until };
+        let (revision, _) = self.round(lease, renewal).await?;
+        self.install(revision, lease)
     }
 
-    async fn round(&self, command: impl Fn(u64, session::time::Millis) -> Command) -> Result<(), LeaseError> {
-        let until = self.clock.tick().plus_ms(self.lease_ms);
-        let until_ms = self.clock.millis().plus_ms(self.lease_ms);
+    /// A lease that begins now, on both clocks.
+    fn from_now(&self) -> (Tick, Millis) {
+        (self.clock.tick().plus_ms(self.lease_ms), self.clock.millis().plus_ms(self.lease_ms))
+    }
+
+    fn install(&self, revision: u64, (until, until_ms): (Tick, Millis)) -> Result<(), LeaseError> {
+        self.owners.renew_boot(revision, until, until_ms).map_err(|_| LeaseError::Unavailable)
+    }
+
+    /// The lowest revision that the groups answer with, and whether one of them had the command already.
+    async fn round(
+        &self,
+        (_, until_ms): (Tick, Millis),
+        command: impl Fn(u64, Millis) -> Command,
+    ) -> Result<(u64, bool), LeaseError> {
         let mut replies = Vec::with_capacity(usize::from(self.store.groups()));
         for group in (0..self.store.groups()).map(GroupId) {
             // Read anew each time: a renewal whose reply was lost moved it.
@@ -111,16 +134,18 @@ impl BootLease {
             let command = command(revision, until_ms);
             replies.push(tokio::spawn(async move { store.call(group, command).await }));
         }
-        let mut lowest = u64::MAX;
+        let (mut lowest, mut known) = (u64::MAX, false);
         let mut outcome = Ok(());
         for reply in replies {
             match reply.await {
-                Ok(Ok(Reply::Done { revision, .. })) => lowest = lowest.min(revision),
+                Ok(Ok(Reply::Done { revision, unchanged })) => {
+                    lowest = lowest.min(revision);
+                    known |= unchanged;
+                }
                 Ok(Ok(Reply::Conflict(Conflict::BootRetired))) => return Err(self.retired()),
                 Ok(Ok(_) | Err(_)) | Err(_) => outcome = Err(LeaseError::Unavailable),
             }
         }
-        outcome?;
-        self.owners.renew_boot(lowest, until, until_ms).map_err(|_| LeaseError::Unavailable)
+        outcome.map(|()| (lowest, known))
     }
 }

@@ -132,8 +132,6 @@ mod tests {
             segment_bytes: 1 << 20,
             checkpoint_bytes: 1 << 20,
             resident_bytes_max: 1 << 20,
-            inbox_messages_max: 10,
-            inbox_bytes_max: 1 << 20,
             peers: None,
             formation: Formation::Alone,
         };
@@ -172,7 +170,8 @@ mod tests {
             watch.look();
             assert_eq!(watch.of(&boot).as_ref(), Some(&first));
         }
-        time.set_wall(12 * HOUR_MS);
+        // Another node is ahead.
+        storage::Clock::observe(&*clock, Millis(12 * HOUR_MS));
         time.advance_ms(10_000);
         watch.look();
         assert!(!watch.of(&boot).expect("seen").renewed_since(&first));

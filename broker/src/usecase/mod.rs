@@ -57,6 +57,8 @@ pub struct Connected {
 pub enum ConnectError {
     #[error("the ClientID belongs to another user")]
     Binding,
+    #[error("an operator denied this user or ClientID")]
+    Denied,
     #[error("the permission was withdrawn meanwhile")]
     NotAuthorized,
     #[error("the session changed hands meanwhile")]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use session::id::{Boot, Key};
-use session::lifecycle::{Command, Reply, WillKey, WillRow, WillStage};
+use session::lifecycle::{Command, Conflict, Reply, WillKey, WillRow, WillStage};
 use session::message::Message;
 use session::time::{Millis, Tick};
 use storage::{Done, GroupId, Proposal, Store};
@@ -54,7 +54,7 @@ pub trait WillPublisher: Send + Sync + std::fmt::Debug {
     fn publish(&self, will: &WillKey, message: &Arc<Message>) -> PublishFuture;
 
     /// Delivers it to the connected subscribers without an inbox.
-    fn deliver_live(&self, message: &Arc<Message>);
+    fn deliver_live(&self, will: &WillKey, message: &Arc<Message>);
 }
 
 /// What CONNECT needs to know of the Wills of earlier connections.
@@ -240,7 +240,7 @@ impl WillExecutor {
             let count = finished.len();
             let published: Vec<_> = finished.into_iter().filter_map(|one| one.ok()?.ok()).collect();
             self.counters.failed.fetch_add((count - published.len()) as u64, Ordering::Relaxed);
-            self.record(group, &published).await;
+            self.record(group, &published, lease_until).await;
             for (key, _) in published {
                 left.remove(&key);
                 self.finish(&key);
@@ -248,16 +248,36 @@ impl WillExecutor {
         }
     }
 
-    /// Commits that these were published; live deliveries follow.
-    async fn record(&self, group: GroupId, published: &[(WillKey, Arc<Message>)]) {
-        let records = published.iter().map(|(key, _)| Command::WillPublished { will: key.clone() });
-        let replies = propose_all(&self.store, group, records).await;
-        for ((_, message), reply) in published.iter().zip(&replies) {
-            if matches!(reply, Some(Reply::Done { .. })) {
-                self.counters.published.fetch_add(1, Ordering::Relaxed);
-                self.publisher.deliver_live(message);
+    /// Commits that these were published; live deliveries follow. A commit without an answer is tried again while the executor's lease
+    /// runs: nobody else may publish the Will before, so one that is gone by then was recorded by an earlier attempt.
+    async fn record(&self, group: GroupId, published: &[(WillKey, Arc<Message>)], lease_until: Millis) {
+        let mut left: Vec<&(WillKey, Arc<Message>)> = published.iter().collect();
+        let mut pause_ms = RETRY_MS;
+        loop {
+            let records = left.iter().map(|(key, _)| Command::WillPublished { will: key.clone() });
+            let replies = propose_all(&self.store, group, records).await;
+            let holds = self.clock.millis() < lease_until;
+            let mut unanswered = Vec::new();
+            for (will, reply) in left.into_iter().zip(&replies) {
+                match reply {
+                    Some(Reply::Done { .. }) => self.deliver_live(will),
+                    Some(Reply::Conflict(Conflict::Missing)) if holds => self.deliver_live(will),
+                    None if holds => unanswered.push(will),
+                    _ => {}
+                }
             }
+            if unanswered.is_empty() {
+                return;
+            }
+            left = unanswered;
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            pause_ms *= 2;
         }
+    }
+
+    fn deliver_live(&self, (will, message): &(WillKey, Arc<Message>)) {
+        self.counters.published.fetch_add(1, Ordering::Relaxed);
+        self.publisher.deliver_live(will, message);
     }
 
     fn is_mine(&self, row: &WillRow) -> bool {
@@ -314,3 +334,7 @@ pub async fn propose_all(
     }
     replies
 }
+
+#[cfg(test)]
+#[path = "will_test.rs"]
+mod will_test;

@@ -47,7 +47,7 @@ impl Worker {
         }
         let known = session.inbound.release(packet_id);
         let durable = session.durable.as_mut().map(|durable| {
-            durable.resumed.retain(|resumed| *resumed != packet_id);
+            durable.resumed.remove(&packet_id);
             (durable.group, durable.session)
         });
         if let (true, Some((group, owner))) = (known, durable) {

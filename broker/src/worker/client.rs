@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use gateway::codec::Version;
 use gateway::link::{Link, MessageDelivery};
+use hashbrown::HashSet;
 use session::lifecycle::SessionRef;
 use session::owner::{Entry, Scope};
 use session::qos::{Inbound, Outbound};
@@ -18,6 +19,7 @@ use super::inbox::Inbox;
 use super::mail::InboxPage;
 use super::publishes::Publishes;
 use super::retained::{Feed, RetainedPage};
+use super::subscribe::Changing;
 use crate::metrics::ProtocolLabel;
 use crate::route::Subscriber;
 use crate::usecase::disconnect::OwnerGuard;
@@ -55,6 +57,8 @@ pub struct Session {
     pub(super) durable: Option<Box<Durable>>,
     /// Retained messages that are being sent.
     pub(super) feed: Option<Box<Feed>>,
+    /// Subscriptions in packets that are not answered.
+    pub(super) changing: Option<Box<Changing>>,
     /// The store refused or lost a command: the connection ends.
     pub(super) failed: bool,
 }
@@ -65,7 +69,7 @@ pub(super) struct Durable {
     pub(super) group: GroupId,
     pub(super) session: SessionRef,
     /// QoS 2 ids received on an earlier connection: a duplicate of one repeats the appends, which their stamp de-duplicates.
-    pub(super) resumed: Vec<u16>,
+    pub(super) resumed: HashSet<u16, foldhash::fast::RandomState>,
     pub(super) inbox: Inbox,
 }
 

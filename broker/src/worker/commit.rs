@@ -31,6 +31,10 @@ pub(super) enum Op {
         /// To one member of a share.
         shared: Option<Box<SharedMessage>>,
     },
+    /// A publish that is routed once the routing is known to have every stored subscription.
+    Ascertained {
+        publish: u64,
+    },
     /// A publish was taken by another node for its live subscribers.
     Forwarded {
         publish: u64,
@@ -46,11 +50,15 @@ pub(super) enum Op {
         received: SmallVec<[u16; 8]>,
     },
     Subscribed(Box<SubscribeTicket>),
-    /// Other nodes know of the subscriptions of a session without inbox. For each filter whether it is new.
+    /// Other nodes know of the subscriptions. For each filter whether it is new.
     Announced(Box<(SubscribeTicket, SmallVec<[bool; 4]>)>),
     Unsubscribed(Box<UnsubscribeTicket>),
+    /// Other nodes know that stored subscriptions ended. For each filter whether it existed.
+    Withdrawn(Box<(UnsubscribeTicket, SmallVec<[bool; 4]>)>),
     /// A retained message was appended to the session's own inbox.
     Fed,
+    /// A received QoS 2 message is known to have been handed to connections.
+    Routed,
 }
 
 /// A command under way.
@@ -96,7 +104,10 @@ impl Worker {
                 usize::try_from(token).ok().and_then(|token| self.pending.borrow_mut().try_remove(token));
             let Some(Pending { post, op, scope, proposed }) = pending else { continue };
             if let Some(recorder) = &self.recorder
-                && !matches!(op, Op::Forwarded { .. } | Op::Announced(_))
+                && !matches!(
+                    op,
+                    Op::Forwarded { .. } | Op::Ascertained { .. } | Op::Announced(_) | Op::Withdrawn(_)
+                )
             {
                 recorder.commit(self.now.get().0.saturating_sub(proposed.0));
             }
@@ -182,31 +193,16 @@ impl Worker {
         reply: Result<Reply, Arc<StorageError>>,
         out: Option<&mut Output>,
     ) {
-        let reply = match reply {
-            Ok(Reply::Conflict(Conflict::Quota)) if let Op::Prepared { publish } = op => {
-                self.retain_refused(session, publish);
-                return;
-            }
-            Ok(Reply::Conflict(conflict)) => {
-                tracing::debug!(%conflict, "a command of a connection was refused");
-                session.failed = true;
-                return;
-            }
-            Ok(reply) => reply,
-            Err(error) => {
-                tracing::debug!(%error, "a command of a connection has no answer");
-                session.failed = true;
-                return;
-            }
-        };
+        let Some(reply) = self.applied(session, &op, reply) else { return };
         match (op, reply) {
-            (Op::Prepared { publish }, Reply::Received { first, sequence }) => {
-                session.publishes.received(publish, first, sequence);
+            (Op::Prepared { publish }, Reply::Received { routed, sequence }) => {
+                session.publishes.received(publish, routed, sequence);
             }
             (Op::Prepared { publish }, _) => session.publishes.prepared(publish),
             (Op::Appended { publish, shared } | Op::Forwarded { publish, shared }, reply) => {
                 self.arrived(session, publish, shared, &reply);
             }
+            (Op::Ascertained { publish }, _) => session.publishes.appended(publish),
             (Op::Fed, reply) => {
                 if let Reply::Fed { offset, over_quota } = reply {
                     self.stats.dropped(DropReason::InboxQuota, u64::from(over_quota));
@@ -232,9 +228,7 @@ impl Worker {
             }
             (Op::Subscribed(ticket), Reply::Subscribed { new }) => {
                 self.take_effect(&ticket);
-                if let Some(out) = out {
-                    self.subscribed(session, &ticket, &new, out);
-                }
+                self.tell_others(session, Op::Announced(Box::new((*ticket, new.into_iter().collect()))), out);
             }
             (Op::Announced(announced), _) => {
                 if let Some(out) = out {
@@ -243,12 +237,55 @@ impl Worker {
             }
             (Op::Unsubscribed(ticket), Reply::Unsubscribed { existed }) => {
                 self.end_effect(&ticket);
+                let withdrawn = (*ticket, existed.into_iter().collect());
+                self.tell_others(session, Op::Withdrawn(Box::new(withdrawn)), out);
+            }
+            (Op::Withdrawn(withdrawn), _) => {
                 if let Some(out) = out {
-                    self.unsubscribed(session, &ticket, &existed, out);
+                    self.unsubscribed(session, &withdrawn.0, &withdrawn.1, out);
                 }
             }
             (Op::Subscribed(_) | Op::Unsubscribed(_), _) => session.failed = true,
+            (Op::Routed, _) => {}
         }
+    }
+
+    /// Goes on with `op` once every other node's routing follows what was stored just now (P7).
+    fn tell_others(&self, session: &mut Session, op: Op, out: Option<&mut Output>) {
+        let Some(group) = session.durable.as_ref().map(|durable| durable.group) else { return };
+        let number = self.shared.router.stored_changed(group, self.shared.store.applied(group));
+        // Shares among them are served by the inboxes of their members, which every node knows from its own state: none needs a table.
+        if self.shared.forwarding.is_confirmed(number, false) {
+            self.go_on(session, op, Ok(Reply::Done { revision: 0, unchanged: false }), out);
+        } else if let Some(waiter) = self.pend(session, op) {
+            self.shared.forwarding.confirm(number, false, waiter);
+        }
+    }
+
+    /// The reply, when there is something to go on with.
+    fn applied(
+        &self,
+        session: &mut Session,
+        op: &Op,
+        reply: Result<Reply, Arc<StorageError>>,
+    ) -> Option<Reply> {
+        match (reply, op) {
+            // Nothing waits for it; without it, a repetition is routed anew.
+            (_, Op::Routed) => {}
+            (Ok(Reply::Conflict(Conflict::Quota)), Op::Prepared { publish }) => {
+                self.retain_refused(session, *publish);
+            }
+            (Ok(Reply::Conflict(conflict)), _) => {
+                tracing::debug!(%conflict, "a command of a connection was refused");
+                session.failed = true;
+            }
+            (Ok(reply), _) => return Some(reply),
+            (Err(error), _) => {
+                tracing::debug!(%error, "a command of a connection has no answer");
+                session.failed = true;
+            }
+        }
+        None
     }
 
     /// A publish is in the inboxes of a group, or at another node, or, where the member of a share is not there, on its way to the next one.

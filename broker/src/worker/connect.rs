@@ -76,6 +76,10 @@ impl Worker {
             let denied = Denied::NotAuthorized;
             return Err((refusal(denied.reason(), &denied.to_string()), ConnectOutcome::NotAuthorized));
         }
+        // CONNECT is refused in its commit as well; here it has not cost the session its connection.
+        if self.shared.denies(&key, user.as_ref()) {
+            return Err(refused(ConnectError::Denied));
+        }
         let will = self.will(&packet, &key, &mut access)?;
         let expiry_sec = packet.session_expiry_sec.min(self.options.expiry_max_sec);
         let input = ConnectInput {
@@ -165,9 +169,9 @@ impl Worker {
         let (subscriber, resumed) = self.shared.open_subscriber(&row.owner.key, access.user(), inbox);
         let durable = row.durable.then(|| {
             let session = SessionRef { lifetime: row.lifetime, owner_generation: row.owner.owner_generation };
+            let resumed = resumed.iter().copied().collect();
             Box::new(Durable { group, session, resumed, inbox: Inbox::default() })
         });
-        let received = durable.as_ref().map_or(&[][..], |durable| &durable.resumed);
         let inflight_max = packet.receive_maximum.min(self.options.inflight_max).max(1);
         Session {
             post: Rc::new(Post {
@@ -181,12 +185,13 @@ impl Worker {
             access,
             version: packet.version,
             scopes: Scopes::default(),
-            inbound: Inbound::new(self.receive_maximum(packet.version), received),
+            inbound: Inbound::new(self.receive_maximum(packet.version), &resumed),
             outbound: Outbound::new(inflight_max),
             publishes: Publishes::default(),
             shared: BTreeMap::new(),
             durable,
             feed: None,
+            changing: None,
             failed: false,
             protocol: ProtocolLabel::Tcp,
             guard: Some(connected.guard),
@@ -287,6 +292,7 @@ fn invalid(reason: ReasonCode, text: &str) -> Rejection {
 fn refused(error: ConnectError) -> Rejection {
     let (reason, outcome) = match error {
         ConnectError::Binding => (ReasonCode::NotAuthorized, ConnectOutcome::Binding),
+        ConnectError::Denied => (ReasonCode::Banned, ConnectOutcome::Denied),
         ConnectError::NotAuthorized => (ReasonCode::NotAuthorized, ConnectOutcome::NotAuthorized),
         ConnectError::Conflict => (ReasonCode::ServerBusy, ConnectOutcome::Conflict),
         ConnectError::Limit => (ReasonCode::QuotaExceeded, ConnectOutcome::Limit),

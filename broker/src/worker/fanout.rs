@@ -70,6 +70,8 @@ pub(super) struct Fanout<'a> {
     /// Other nodes.
     nodes: SmallVec<[NodeTarget; 2]>,
     only_inboxes: bool,
+    /// Connections were chosen, here or elsewhere.
+    to_connections: bool,
     /// Deliveries that an outbox took, by QoS.
     sent: [u64; 3],
     /// Deliveries that found their outbox full.
@@ -90,6 +92,7 @@ impl<'a> Fanout<'a> {
             remote: SmallVec::new(),
             nodes: SmallVec::new(),
             only_inboxes: false,
+            to_connections: false,
             sent: [0; 3],
             refused: 0,
         }
@@ -112,6 +115,11 @@ impl<'a> Fanout<'a> {
     /// Connections were served before: the rest of the fan-out goes to inboxes only.
     pub(super) fn only_inboxes(&mut self) {
         self.only_inboxes = true;
+    }
+
+    /// Whether connections were chosen, here or elsewhere.
+    pub(super) fn is_to_connections(&self) -> bool {
+        self.to_connections
     }
 
     /// What goes to inboxes.
@@ -295,6 +303,7 @@ impl Sink for Fanout<'_> {
         if self.only_inboxes {
             return;
         }
+        self.to_connections = true;
         if link.worker == self.worker.id {
             return self.deliver(link, shape);
         }
@@ -311,6 +320,7 @@ impl Sink for Fanout<'_> {
 
     fn remote(&mut self, worker: u16) {
         if !self.only_inboxes {
+            self.to_connections = true;
             self.remote_entry(worker).1 = true;
         }
     }
@@ -319,6 +329,7 @@ impl Sink for Fanout<'_> {
         if self.only_inboxes {
             return;
         }
+        self.to_connections = true;
         let at = match self.nodes.iter().position(|other| other.node == node) {
             Some(at) => at,
             None => {

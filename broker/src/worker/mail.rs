@@ -7,7 +7,7 @@ use gateway::driver::Mailbox;
 use gateway::link::{CloseRequest, LinkId};
 use session::id::Key;
 use session::lifecycle::Reply;
-use session::message::Message;
+use session::message::{Message, QoS};
 use smallvec::SmallVec;
 use storage::{CompletionPort, DeliveryPort, InboxEntry, Pushed, StorageError};
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use super::sys::SysTopics;
 use crate::owners::CloseLinks;
 use crate::route::{LiveTarget, PartyId};
 
-/// Bytes of messages on their way to one worker; what comes on top is dropped and counted.
+/// Bytes of messages on their way to one worker; QoS 0 may use half of them. What comes on top is dropped and counted.
 const TRANSIT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes that a message on its way is taken to need beside its body.
 const PARCEL_OVERHEAD: usize = 256;
@@ -45,6 +45,8 @@ pub enum Mail {
         found: Result<RetainedPage, Arc<StorageError>>,
     },
     Close(LinkId, CloseRequest),
+    /// So many messages of another node had a topic that nobody may publish to.
+    PassedOver(u64),
 }
 
 /// Entries of an inbox, and the offset to go on from.
@@ -60,7 +62,7 @@ pub struct Parcel {
     pub message: Arc<Message>,
     /// For No Local.
     pub publisher: PartyId,
-    /// The publisher on another node, for No Local.
+    /// The publisher that is no connection of this node (one of another node, or a Will's), for No Local.
     pub foreign: Option<Arc<Key>>,
     /// To every matching session without an inbox: the worker resolves them itself.
     pub everyone: bool,
@@ -189,20 +191,26 @@ impl Workers {
     }
 
     /// Sends messages; returns how many were dropped because too much is on its way already.
-    pub(super) fn deliver(&self, worker: u16, parcels: Vec<Parcel>) -> u64 {
-        let weight = parcels.iter().map(Parcel::weight).sum::<usize>();
+    pub(super) fn deliver(&self, worker: u16, mut parcels: Vec<Parcel>) -> u64 {
         let transit = &self.transit[usize::from(worker)];
-        if transit.load(Ordering::Relaxed) + weight > TRANSIT_BYTES_MAX {
-            return parcels.len() as u64;
+        let (weight, dropped) = keep_what_fits(&mut parcels, transit.load(Ordering::Relaxed));
+        if !parcels.is_empty() {
+            transit.fetch_add(weight, Ordering::Relaxed);
+            self.send(worker, Mail::Deliver(parcels));
         }
-        transit.fetch_add(weight, Ordering::Relaxed);
-        self.send(worker, Mail::Deliver(parcels));
-        0
+        dropped
     }
 
     /// Hands messages of another node to a worker. What is on its way is bounded by the sender, who waits until it was taken.
     pub(crate) fn arrive(&self, worker: u16, arrivals: Vec<Arrival>) {
         self.send(worker, Mail::Arrived(arrivals));
+    }
+
+    /// Counts messages of another node that are for nobody.
+    pub(crate) fn passed_over(&self, count: u64) {
+        if count > 0 {
+            self.send(0, Mail::PassedOver(count));
+        }
     }
 
     /// Runs `work` on the control runtime.
@@ -215,6 +223,24 @@ impl Workers {
         let weight = parcels.iter().map(Parcel::weight).sum::<usize>();
         self.transit[usize::from(worker)].fetch_sub(weight, Ordering::Relaxed);
     }
+}
+
+/// Drops the parcels that find no room beside `on_their_way` bytes: each is judged by itself, since a turn brings those of one publisher
+/// and, for another node's, of many. Bytes of the others, and how many were dropped.
+fn keep_what_fits(parcels: &mut Vec<Parcel>, on_their_way: usize) -> (usize, u64) {
+    let (count, mut total) = (parcels.len(), on_their_way);
+    parcels.retain(|parcel| {
+        let room = match parcel.message.qos {
+            QoS::AtMostOnce => TRANSIT_BYTES_MAX / 2,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => TRANSIT_BYTES_MAX,
+        };
+        let weight = parcel.weight();
+        // One that is too large for the room alone still goes when nothing is on its way.
+        let fits = total == 0 || total + weight <= room;
+        total += if fits { weight } else { 0 };
+        fits
+    });
+    (total - on_their_way, (count - parcels.len()) as u64)
 }
 
 impl CloseLinks for Workers {
@@ -265,6 +291,44 @@ pub(super) fn token_link(worker: u16, token: u64) -> LinkId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parcel(qos: QoS, len: usize) -> Parcel {
+        let mut message = Message::new("t", &[], &vec![0; len]);
+        message.qos = qos;
+        let (publisher, foreign, targets, taken) = (PartyId::default(), None, Vec::new(), None);
+        Parcel { message: Arc::new(message), publisher, foreign, everyone: true, targets, taken }
+    }
+
+    /// P9: a flood of QoS 0 leaves room for what is acknowledged, and of a turn only what finds no room is dropped.
+    #[test]
+    fn p9_qos_0_leaves_room_for_acknowledged_messages() {
+        let mut flood: Vec<Parcel> = (0..100).map(|_| parcel(QoS::AtMostOnce, 1 << 20)).collect();
+        flood.push(parcel(QoS::AtLeastOnce, 1 << 20));
+        let (weight, dropped) = keep_what_fits(&mut flood, 0);
+        assert_eq!(
+            (flood.len(), dropped),
+            (32, 69),
+            "half of the room, less what 31 parcels need beside bodies"
+        );
+        assert_eq!(flood.last().map(|parcel| parcel.message.qos), Some(QoS::AtLeastOnce));
+        assert_eq!(weight, flood.iter().map(Parcel::weight).sum::<usize>());
+        let mut more = vec![parcel(QoS::AtMostOnce, 1), parcel(QoS::ExactlyOnce, 1 << 20)];
+        assert_eq!(keep_what_fits(&mut more, weight).1, 1, "QoS 0 has had its half, QoS 2 finds room");
+        assert_eq!(more.len(), 1);
+        let mut more = vec![parcel(QoS::ExactlyOnce, 1)];
+        assert_eq!(keep_what_fits(&mut more, TRANSIT_BYTES_MAX).1, 1);
+    }
+
+    /// A message that is larger than the room goes when nothing else is on its way.
+    #[test]
+    fn a_large_message_reaches_another_worker() {
+        for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+            let mut large = vec![parcel(qos, TRANSIT_BYTES_MAX), parcel(qos, 1)];
+            assert_eq!(keep_what_fits(&mut large, 0).1, 1);
+            assert_eq!(large.len(), 1);
+            assert_eq!(keep_what_fits(&mut large, 1).1, 1);
+        }
+    }
 
     #[test]
     fn a_token_names_its_link() {

@@ -9,9 +9,11 @@ use gateway::codec::{AckType, Publish, ReasonCode, Version, forwarded_properties
 use gateway::connection::Output;
 use gateway::service::Disconnecting;
 use session::lifecycle::{Command, Stamp};
+use session::limits::TOPIC_LEVELS_MAX;
 use session::message::{Message, QoS};
 use session::qos::Received;
 use session::time::Millis;
+use session::topic::{TopicError, check_topic_name};
 
 use super::Worker;
 use super::client::Session;
@@ -23,9 +25,16 @@ use crate::forward::{Forward, ForwardedShare};
 use crate::metrics::DropReason;
 use crate::route::{Left, Outgoing, PartyId, select, select_local, stamp_hash};
 
+/// What a client is told that has no other answer to its PUBLISH.
+const TOO_DEEP: Disconnecting = Disconnecting {
+    reason: ReasonCode::TopicNameInvalid,
+    text: Some("the topic name has more than 256 levels"),
+};
+
 impl Worker {
     /// # Errors
-    /// The client broke its Receive Maximum, or the store is not there: close with this reason.
+    /// The client broke its Receive Maximum, the store is not there, or a 3.1.1 client cannot be told that its topic is not taken: close
+    /// with this reason.
     pub(super) fn publish(
         &self,
         session: &mut Session,
@@ -56,6 +65,9 @@ impl Worker {
             publish = &unretained;
         }
         if let Some(refusal) = self.refusal(session, publish) {
+            if refusal == ReasonCode::TopicNameInvalid && out.version() == Version::V311 {
+                return Err(TOO_DEEP);
+            }
             if resumed && out.version() == Version::V5 {
                 self.refuse_resumed(session, publish.packet_id, refusal, out);
             } else {
@@ -64,8 +76,10 @@ impl Worker {
             return Ok(());
         }
         let stored_first = publish.retain || (publish.qos == QoS::ExactlyOnce && session.durable.is_some());
-        if stored_first || session.publishes.has_unrouted() {
-            self.enqueue(session, publish);
+        // Before the routing is looked at. QoS 0 is promised nothing.
+        let is_unsure = publish.qos > QoS::AtMostOnce && !self.shared.forwarding.is_certain();
+        if stored_first || is_unsure || session.publishes.has_unrouted() {
+            self.enqueue(session, publish, is_unsure);
             self.advance_publishes(session, Some(out));
             return Ok(());
         }
@@ -111,10 +125,10 @@ impl Worker {
                 session.publishes.set_routed(number, appends, reason);
             }
         }
-        while let Some(item) = session.publishes.take_finished() {
+        while let Some((item, released)) = session.publishes.take_finished() {
             if let Some(out) = out.as_deref_mut() {
                 acknowledge(session, item.packet_id, item.qos, item.reason, out);
-                if item.qos == QoS::ExactlyOnce && session.publishes.take_early_release(item.packet_id) {
+                if released {
                     self.release(session, item.packet_id, out);
                 }
             }
@@ -123,6 +137,10 @@ impl Worker {
 
     /// Why the publish is not taken.
     fn refusal(&self, session: &mut Session, publish: &Publish<'_>) -> Option<ReasonCode> {
+        if is_too_deep(publish.topic) {
+            self.stats.dropped(DropReason::TooDeep, 1);
+            return Some(ReasonCode::TopicNameInvalid);
+        }
         if publish.topic.starts_with('$') && publish.topic.starts_with("$SYS") {
             return Some(ReasonCode::NotAuthorized);
         }
@@ -191,7 +209,7 @@ impl Worker {
 
     /// Proposes the received id, and takes the publish into the queue; a retained value is stored when the sequence of the id is
     /// known, which stamps it.
-    fn enqueue(&self, session: &mut Session, publish: &Publish<'_>) {
+    fn enqueue(&self, session: &mut Session, publish: &Publish<'_>, is_unsure: bool) {
         let message = Arc::new(self.message(publish));
         let number = session.publishes.next_number();
         let mut item = Item::work(publish.packet_id, message, 0);
@@ -199,6 +217,10 @@ impl Worker {
         if let (QoS::ExactlyOnce, Some((group, owner))) = (publish.qos, durable) {
             let command = Command::Receive { session: owner, packet_id: publish.packet_id };
             item.waits += u16::from(self.propose(session, group, command, Op::Prepared { publish: number }));
+        }
+        if is_unsure && let Some(waiter) = self.pend(session, Op::Ascertained { publish: number }) {
+            item.waits += 1;
+            self.shared.forwarding.ascertain(waiter);
         }
         session.publishes.push(item);
     }
@@ -223,8 +245,24 @@ impl Worker {
             ..outgoing(self, message.qos, message.retain, publisher)
         };
         let matched = select(&plan, &outgoing, &mut fanout);
+        if let Some(stamp) = &stamp
+            && (fanout.is_to_connections() || !plan.shares.is_empty())
+        {
+            self.mark_routed(session, stamp);
+        }
         let waits = self.dispatch(session, number, message, stamp.as_ref(), &mut fanout);
         (waits, outcome(matched))
+    }
+
+    /// Has it stored that a received message went to connections, or to a member of a share that a repetition may not choose again. Nothing
+    /// waits for it, but the turn stays open: whoever takes the session over meets it.
+    fn mark_routed(&self, session: &mut Session, stamp: &Stamp) {
+        let (Stamp::Publisher { packet_id, sequence, .. }, Some(durable)) = (stamp, &session.durable) else {
+            return;
+        };
+        let (group, owner) = (durable.group, durable.session);
+        let command = Command::Routed { session: owner, packet_id: *packet_id, sequence: *sequence };
+        self.propose(session, group, command, Op::Routed);
     }
 
     /// Leaves a message for another node; how often its acknowledgement waits for that node.
@@ -283,6 +321,11 @@ impl Worker {
     }
 }
 
+/// Whether no subscription can match it, here or on another node; a short one needs no look.
+fn is_too_deep(topic: &str) -> bool {
+    topic.len() >= TOPIC_LEVELS_MAX && check_topic_name(topic) == Err(TopicError::TooDeep)
+}
+
 fn outgoing(worker: &Worker, qos: QoS, retain: bool, publisher: PartyId) -> Outgoing {
     let queue_qos0_offline = worker.options.queue_qos0_offline;
     Outgoing { qos, retain, publisher, queue_qos0_offline, stamp: None }
@@ -299,10 +342,7 @@ fn can_be_told(qos: QoS, version: Version) -> bool {
 
 /// Whether the id was received on an earlier connection and is seen on this one for the first time.
 fn take_resumed(session: &mut Session, packet_id: u16) -> bool {
-    let Some(durable) = &mut session.durable else { return false };
-    let Some(at) = durable.resumed.iter().position(|resumed| *resumed == packet_id) else { return false };
-    durable.resumed.swap_remove(at);
-    true
+    session.durable.as_mut().is_some_and(|durable| durable.resumed.remove(&packet_id))
 }
 
 fn stamp(session: &Session, number: u64, sequence: u64) -> Option<Stamp> {

@@ -2,13 +2,14 @@
 //! ([MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-5]).
 //!
 //! ```text
-//! push ──▶ Preparing ──received id committed──▶ (stored, in order) ──retained value committed──▶ (routed, in order) ──▶ Appending ──inboxes committed──▶ (acknowledged, in order)
+//! push ──▶ Preparing ──received id committed, stored subscriptions known──▶ (stored, in order) ──retained value committed──▶ (routed, in order) ──▶ Appending ──inboxes committed──▶ (acknowledged, in order)
 //! ```
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gateway::codec::ReasonCode;
+use hashbrown::HashMap;
 use session::message::{Message, QoS};
 
 /// The publishes under way. Empty for an idle or purely transient publisher; allocates nothing then.
@@ -23,8 +24,17 @@ pub(super) struct Publishes {
     stored: usize,
     /// Bytes of the messages that are not routed.
     unrouted_bytes: usize,
-    /// QoS 2 ids whose PUBREL came before their PUBREC went; each is in the queue.
-    early_releases: Vec<u16>,
+    /// QoS 2 ids in the queue: a PUBREL looks for its own, and there may be as many of both as fit.
+    exactly_once: HashMap<u16, Exchange, foldhash::fast::RandomState>,
+}
+
+/// What there is of one QoS 2 id in the queue.
+#[derive(Debug, Default)]
+struct Exchange {
+    /// Items: its publish and answers to duplicates.
+    items: usize,
+    /// PUBREL came before the PUBREC of one of them went.
+    released: bool,
 }
 
 /// One publish.
@@ -45,7 +55,7 @@ pub(super) struct Work {
     pub message: Arc<Message>,
     /// Sequence of the received QoS 2 id; stamps the appends.
     pub sequence: Option<u64>,
-    /// A duplicate: only its appends are repeated, connections were served before.
+    /// A duplicate of one that was routed: only its appends are repeated, connections were served before.
     pub repeated: bool,
 }
 
@@ -85,15 +95,22 @@ impl Publishes {
 
     pub(super) fn push(&mut self, item: Item) {
         self.unrouted_bytes += item.work.as_ref().map_or(0, |work| work.message.len());
-        self.queue.push_back(item);
+        self.enter(item);
     }
 
     /// Adds one that is routed already: nothing waits before it.
     pub(super) fn push_routed(&mut self, packet_id: u16, qos: QoS, reason: ReasonCode, appends: u16) {
         debug_assert!(!self.has_unrouted(), "an earlier publish is routed first");
-        self.queue.push_back(Item { packet_id, qos, reason, waits: appends, work: None });
+        self.enter(Item { packet_id, qos, reason, waits: appends, work: None });
         self.routed = self.queue.len();
         self.stored = self.routed;
+    }
+
+    fn enter(&mut self, item: Item) {
+        if item.qos == QoS::ExactlyOnce {
+            self.exactly_once.entry(item.packet_id).or_default().items += 1;
+        }
+        self.queue.push_back(item);
     }
 
     /// The next retained value to be stored, with its number and the sequence of its received id. One that waits for its sequence
@@ -137,19 +154,32 @@ impl Publishes {
         }
     }
 
-    /// The next publish to be acknowledged, when all before it are.
-    pub(super) fn take_finished(&mut self) -> Option<Item> {
+    /// The next publish to be acknowledged, when all before it are; whether a PUBREL of it waits for that.
+    pub(super) fn take_finished(&mut self) -> Option<(Item, bool)> {
         if self.routed == 0 || self.queue.front()?.waits > 0 {
             return None;
         }
         self.routed -= 1;
         self.stored -= 1;
         self.first += 1;
-        let item = self.queue.pop_front();
+        let item = self.queue.pop_front()?;
+        let released = item.qos == QoS::ExactlyOnce && self.leave(item.packet_id);
         if self.queue.is_empty() && self.queue.capacity() > KEPT_MAX {
             self.queue = VecDeque::new();
+            self.exactly_once = HashMap::default();
         }
-        item
+        Some((item, released))
+    }
+
+    /// An item of a QoS 2 id leaves the queue; whether a PUBREL waits for that.
+    fn leave(&mut self, packet_id: u16) -> bool {
+        let Some(exchange) = self.exactly_once.get_mut(&packet_id) else { return false };
+        exchange.items -= 1;
+        let released = std::mem::take(&mut exchange.released);
+        if exchange.items == 0 {
+            self.exactly_once.remove(&packet_id);
+        }
+        released
     }
 
     /// The retained value was stored.
@@ -176,12 +206,12 @@ impl Publishes {
     }
 
     /// The received id was stored under `sequence`.
-    pub(super) fn received(&mut self, number: u64, first: bool, sequence: u64) {
+    pub(super) fn received(&mut self, number: u64, routed: bool, sequence: u64) {
         if let Some(item) = self.item(number) {
             item.waits = item.waits.saturating_sub(1);
             if let Some(work) = &mut item.work {
                 work.sequence = Some(sequence);
-                work.repeated = !first;
+                work.repeated = routed;
             }
         }
     }
@@ -200,17 +230,8 @@ impl Publishes {
 
     /// PUBREL came; whether it has to wait because the PUBREC of a publish under way goes first.
     pub(super) fn release_early(&mut self, packet_id: u16) -> bool {
-        let waits = self.queue.iter().any(|item| item.qos == QoS::ExactlyOnce && item.packet_id == packet_id);
-        if waits && !self.early_releases.contains(&packet_id) {
-            self.early_releases.push(packet_id);
-        }
-        waits
-    }
-
-    /// Whether a PUBREL waits for the PUBREC that was just written.
-    pub(super) fn take_early_release(&mut self, packet_id: u16) -> bool {
-        let at = self.early_releases.iter().position(|early| *early == packet_id);
-        at.map(|at| self.early_releases.swap_remove(at)).is_some()
+        let exchange = self.exactly_once.get_mut(&packet_id);
+        exchange.map(|exchange| exchange.released = true).is_some()
     }
 
     /// QoS of a publish under way.
@@ -247,7 +268,7 @@ mod tests {
     }
 
     fn finished(publishes: &mut Publishes) -> Vec<u16> {
-        std::iter::from_fn(|| publishes.take_finished()).map(|item| item.packet_id).collect()
+        std::iter::from_fn(|| publishes.take_finished()).map(|(item, _)| item.packet_id).collect()
     }
 
     /// [MQTT-4.6.0-2]: a later commit does not overtake an earlier one.
@@ -308,6 +329,28 @@ mod tests {
         assert_eq!(publishes.unrouted_bytes, 0);
     }
 
+    /// P5, P9: a PUBREL waits for the PUBREC of its id only, and is found without a look at the others.
+    #[test]
+    fn p5_an_early_release_waits_for_its_own_publish() {
+        let mut publishes = Publishes::default();
+        publishes.push(Item::work(1, message(QoS::AtLeastOnce), 0));
+        publishes.push(Item::work(7, message(QoS::ExactlyOnce), 0));
+        publishes.push(Item::answer(7, QoS::ExactlyOnce, ReasonCode::Success));
+        assert!(!publishes.release_early(1), "a PUBREL is no answer to QoS 1");
+        assert!(!publishes.release_early(8));
+        assert!(publishes.release_early(7) && publishes.release_early(7));
+        while publishes.take_routable().is_some() {}
+        let finished = |publishes: &mut Publishes| {
+            publishes.take_finished().map(|(item, released)| (item.packet_id, released))
+        };
+        assert_eq!(finished(&mut publishes), Some((1, false)));
+        assert_eq!(finished(&mut publishes), Some((7, true)));
+        assert!(publishes.release_early(7), "an answer to a duplicate is still owed");
+        assert_eq!(finished(&mut publishes), Some((7, true)));
+        assert!(!publishes.release_early(7));
+        assert!(publishes.exactly_once.is_empty());
+    }
+
     /// P9: messages without payload and repeated answers are bounded too.
     #[test]
     fn p9_small_publishes_are_bounded_by_their_number() {
@@ -341,7 +384,7 @@ mod tests {
         assert!(publishes.take_routable().is_some());
         publishes.set_routed(0, 0, ReasonCode::Success);
         assert_eq!(finished(&mut publishes), [0]);
-        publishes.received(1, true, 42);
+        publishes.received(1, false, 42);
         assert_eq!(stored(&mut publishes), Some((1, Some(42))));
         assert_eq!(stored(&mut publishes), Some((2, None)));
         assert!(publishes.take_routable().is_none());
@@ -356,7 +399,7 @@ mod tests {
     fn a_received_id_brings_its_sequence() {
         let mut publishes = Publishes::default();
         publishes.push(Item::work(9, message(QoS::ExactlyOnce), 1));
-        publishes.received(0, false, 42);
+        publishes.received(0, true, 42);
         let (_, work) = publishes.take_routable().expect("it was received");
         let work = work.expect("a message to route");
         assert_eq!((work.sequence, work.repeated), (Some(42), true));

@@ -1,9 +1,10 @@
 //! Retained messages for new subscriptions (§3.3.1.3): looked up beside the worker, sent as fast as the client takes them.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gateway::link::{LinkId, MessageDelivery};
+use hashbrown::HashMap;
 use session::lifecycle::{Append, Command, Target};
 use session::message::{Message, QoS};
 use session::topic::TopicFilter;
@@ -30,12 +31,18 @@ const STEP_MAX: usize = 4_096;
 /// Subscriptions of one session whose retained messages are being sent.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
-    /// The first one is being served when `started`.
-    wanted: VecDeque<Wanted>,
-    started: bool,
-    /// A lookup for the first one is under way.
+    /// The one that is being served.
+    current: Option<Wanted>,
+    /// Those behind it, in the order in which they are served.
+    waiting: BTreeMap<u64, Wanted>,
+    /// Place of each filter in `waiting`: a filter that is subscribed to again meanwhile is served once, as it was asked last, so that
+    /// there are never more than subscriptions (P9).
+    places: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
+    /// Place of the next one.
+    next_place: u64,
+    /// A lookup is under way, for the current one unless that was forgotten meanwhile.
     loading: bool,
-    /// What was found for the first one and is not sent yet.
+    /// What was found for the current one and is not sent yet.
     found: std::vec::IntoIter<Arc<Message>>,
     /// Where its next page begins, when there is one.
     next_page: Option<Place>,
@@ -77,7 +84,8 @@ impl Worker {
             return;
         }
         self.feeding.borrow_mut().entry(session.post.link.id()).or_default();
-        session.feed.get_or_insert_default().wanted.extend(wanted);
+        let feed = session.feed.get_or_insert_default();
+        wanted.for_each(|wanted| feed.want(wanted));
         self.go_on_feeding(session);
     }
 
@@ -86,6 +94,8 @@ impl Worker {
         let Some(feed) = &mut session.feed else { return };
         feed.loading = false;
         match found {
+            // Unsubscribed meanwhile.
+            Ok(_) if feed.current.is_none() => {}
             Ok(page) => feed.take(page),
             Err(error) => {
                 tracing::error!(%error, "retained messages cannot be read");
@@ -137,14 +147,12 @@ impl Worker {
         let link = session.post.link.id();
         let Some(feed) = session.feed.as_deref_mut() else { return false };
         let after = feed.next_page.take();
-        if after.is_none() && std::mem::replace(&mut feed.started, true) {
-            feed.wanted.pop_front();
+        if after.is_none() {
+            feed.current = feed.next();
         }
-        let Some(wanted) = feed.wanted.front() else {
+        let Some(wanted) = &feed.current else {
             if feed.appends == 0 {
                 self.end_feed(session);
-            } else {
-                feed.started = false;
             }
             return false;
         };
@@ -215,7 +223,7 @@ impl Worker {
         {
             return true;
         }
-        let Some(wanted) = session.feed.as_ref().and_then(|feed| feed.wanted.front()) else { return true };
+        let Some(wanted) = session.feed.as_ref().and_then(|feed| feed.current.as_ref()) else { return true };
         let qos = message.qos.min(wanted.qos);
         let mut identifiers = SmallVec::new();
         if wanted.identifier != 0 {
@@ -299,6 +307,31 @@ impl Worker {
 }
 
 impl Feed {
+    fn want(&mut self, wanted: Wanted) {
+        let place = *self.places.entry(Arc::clone(&wanted.filter.full)).or_insert(self.next_place);
+        self.next_place = self.next_place.max(place + 1);
+        self.waiting.insert(place, wanted);
+    }
+
+    /// The next one to be served.
+    fn next(&mut self) -> Option<Wanted> {
+        let (_, wanted) = self.waiting.pop_first()?;
+        self.places.remove(&wanted.filter.full);
+        Some(wanted)
+    }
+
+    /// Nothing more is sent for `filter`.
+    pub(super) fn forget(&mut self, filter: &TopicFilter) {
+        if let Some(place) = self.places.remove(&filter.full) {
+            self.waiting.remove(&place);
+        }
+        if self.current.as_ref().is_some_and(|current| current.filter == *filter) {
+            self.current = None;
+            self.take(RetainedPage::default());
+            self.stuck = None;
+        }
+    }
+
     fn take(&mut self, page: RetainedPage) {
         self.next_page = page.next;
         self.found = page.messages.into_iter();
@@ -352,4 +385,50 @@ fn page(store: &Store, filter: &str, after: Option<&Place>) -> Result<RetainedPa
     page.next =
         full.map(|last| Place { group: store.group_of_topic(last.topic()), topic: last.topic().to_owned() });
     Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(filter: &str, identifier: u32) -> Wanted {
+        let filter = TopicFilter::parse(filter).expect("a filter");
+        Wanted { filter, qos: QoS::AtMostOnce, identifier }
+    }
+
+    fn served(feed: &mut Feed) -> Vec<(String, u32)> {
+        std::iter::from_fn(|| feed.next())
+            .map(|wanted| (wanted.filter.full.to_string(), wanted.identifier))
+            .collect()
+    }
+
+    /// P9: a filter waits once however often it is subscribed to, [MQTT-3.8.4-3]: as it was asked last.
+    #[test]
+    fn p9_a_filter_waits_once() {
+        let mut feed = Feed::default();
+        for round in 0..1_000 {
+            feed.want(wanted("a", round));
+            feed.want(wanted("b", round));
+        }
+        assert_eq!(feed.waiting.len(), 2);
+        assert_eq!(served(&mut feed), [("a".to_owned(), 999), ("b".to_owned(), 999)]);
+        feed.want(wanted("a", 7));
+        assert_eq!(served(&mut feed), [("a".to_owned(), 7)]);
+    }
+
+    /// [MQTT-3.10.4-2]: what an UNSUBSCRIBE names is not sent any more, whether it waits or is being sent.
+    #[test]
+    fn mqtt_3_10_4_2_a_filter_is_forgotten() {
+        let mut feed = Feed::default();
+        ["a", "b", "c"].into_iter().for_each(|filter| feed.want(wanted(filter, 0)));
+        feed.current = feed.next();
+        feed.take([Arc::new(Message::new("a", &[], b"x"))].into_iter().collect());
+        feed.stuck = feed.found.next();
+        for filter in ["a", "b", "d"] {
+            feed.forget(&TopicFilter::parse(filter).expect("a filter"));
+        }
+        assert!(feed.current.is_none() && feed.stuck.is_none() && feed.found.next().is_none());
+        assert_eq!(served(&mut feed), [("c".to_owned(), 0)]);
+        assert!(feed.places.is_empty());
+    }
 }

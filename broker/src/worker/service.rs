@@ -60,6 +60,10 @@ impl Service for Worker {
         Box::pin(Rc::clone(self).connect_session(link, request))
     }
 
+    fn server_reference(&self, listener: &str) -> Option<Arc<str>> {
+        self.shared.references.get()?.get(listener).cloned()
+    }
+
     fn connected(&self, session: &mut Session, out: &mut Output) {
         self.read_clock();
         self.shared.router.attach(&session.subscriber, session.post.link.id());
@@ -68,7 +72,9 @@ impl Service for Worker {
     }
 
     fn may_read(&self, session: &Session) -> bool {
-        session.scopes.open() < self.options.operations_max && session.publishes.has_room()
+        session.scopes.open() < self.options.operations_max
+            && session.publishes.has_room()
+            && session.changing.as_ref().is_none_or(|changing| changing.has_room())
     }
 
     fn turn_begin(&self, session: &mut Session) -> Result<(), Disconnecting> {
@@ -92,7 +98,7 @@ impl Service for Worker {
             Packet::Publish(publish) => return self.publish(session, publish, out),
             Packet::Ack(ack) => return self.acknowledgement(session, ack, out),
             Packet::Subscribe(subscribe) => self.subscribe(session, subscribe, out),
-            Packet::Unsubscribe(unsubscribe) => self.unsubscribe(session, unsubscribe, out),
+            Packet::Unsubscribe(unsubscribe) => return self.unsubscribe(session, unsubscribe, out),
             // The connection machine lets no other packet through.
             _ => return Err(Disconnecting { reason: ReasonCode::ProtocolError, text: None }),
         }
@@ -274,6 +280,7 @@ impl Worker {
             Mail::Close(link, request) => {
                 let _ = self.links.with(link, |link| link.request_close(request));
             }
+            Mail::PassedOver(count) => self.stats.dropped(DropReason::TooDeep, count),
         }
     }
 

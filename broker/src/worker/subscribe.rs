@@ -8,6 +8,8 @@ use gateway::codec::{
     UserProperties, Version,
 };
 use gateway::connection::Output;
+use gateway::service::Disconnecting;
+use hashbrown::HashMap;
 use session::lifecycle::{Command, SubscriptionOptions, SubscriptionRow};
 use session::topic::TopicFilter;
 use smallvec::SmallVec;
@@ -17,6 +19,96 @@ use super::client::Session;
 use super::commit::Op;
 use super::retained::Wanted;
 use crate::route::Subscriber;
+
+/// Filters in packets of one session that are not answered; beyond it nothing more is read. What one read brought may come on top.
+const CHANGING_MAX: usize = 4_096;
+
+/// Nothing in UNSUBACK tells a 3.1.1 client that a subscription goes on.
+const TOO_MANY_FILTERS: Disconnecting = Disconnecting {
+    reason: ReasonCode::QuotaExceeded,
+    text: Some("UNSUBSCRIBE has more topic filters than limits.filters_max"),
+};
+
+/// What a session will be subscribed to once everything under way is stored: a limit is held against that, since a client need not
+/// wait for SUBACK.
+#[derive(Debug, Default)]
+pub(super) struct Changing {
+    filters: HashMap<Arc<str>, Change, foldhash::fast::RandomState>,
+    /// Filters in packets that are not answered, each as often as it is named.
+    pending: usize,
+    /// Subscriptions then.
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Change {
+    /// Packets that name the filter, each as often as it does.
+    pending: usize,
+    /// It is subscribed to then.
+    held: bool,
+}
+
+impl Changing {
+    /// Whether more may be read from the client.
+    pub(super) fn has_room(&self) -> bool {
+        self.pending < CHANGING_MAX
+    }
+
+    /// Whether `filter` is subscribed to then, if a packet under way names it.
+    fn held(&self, filter: &TopicFilter) -> Option<bool> {
+        self.filters.get(&filter.full).map(|change| change.held)
+    }
+
+    fn set(&mut self, filter: &TopicFilter, was_held: bool, held: bool) {
+        self.pending += 1;
+        self.count = self.count + usize::from(held) - usize::from(was_held).min(self.count);
+        let new = || Change { pending: 0, held };
+        let change = self.filters.entry(Arc::clone(&filter.full)).or_insert_with(new);
+        change.pending += 1;
+        change.held = held;
+    }
+
+    /// A packet that names `filter` is answered.
+    fn answered(&mut self, filter: &TopicFilter) {
+        self.pending = self.pending.saturating_sub(1);
+        if let Some(change) = self.filters.get_mut(&filter.full) {
+            change.pending -= 1;
+            if change.pending == 0 {
+                self.filters.remove(&filter.full);
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Whether it will be subscribed to `filter` once everything under way is stored.
+    fn holds(&self, filter: &TopicFilter) -> bool {
+        let changing = self.changing.as_ref().and_then(|changing| changing.held(filter));
+        changing.unwrap_or_else(|| self.subscriber.has(filter))
+    }
+
+    /// Subscriptions then.
+    fn subscription_count(&self) -> usize {
+        self.changing.as_ref().map_or_else(|| self.subscriber.subscription_count(), |changing| changing.count)
+    }
+
+    /// A packet under way begins or ends a subscription.
+    fn change(&mut self, filter: &TopicFilter, held: bool) {
+        let (was_held, count) = (self.holds(filter), self.subscription_count());
+        let changing =
+            self.changing.get_or_insert_with(|| Box::new(Changing { count, ..Changing::default() }));
+        changing.set(filter, was_held, held);
+    }
+
+    /// A packet that names these is answered.
+    fn changed<'a>(&mut self, filters: impl IntoIterator<Item = &'a TopicFilter>) {
+        let Some(changing) = &mut self.changing else { return };
+        filters.into_iter().for_each(|filter| changing.answered(filter));
+        if changing.pending == 0 {
+            self.changing = None;
+        }
+    }
+}
 
 /// A SUBSCRIBE that waits to be stored.
 #[derive(Debug)]
@@ -48,10 +140,10 @@ impl Worker {
             granted: Vec::new(),
             handling: SmallVec::new(),
         };
-        let mut count = session.subscriber.subscription_count();
         for filter in subscribe.filters.iter() {
-            match self.judge(session, &filter, ticket.reasons.len(), &mut count) {
+            match self.judge(session, &filter, ticket.reasons.len()) {
                 Ok(parsed) => {
+                    session.change(&parsed, true);
                     let options = SubscriptionOptions {
                         qos: filter.qos,
                         no_local: filter.no_local,
@@ -94,7 +186,14 @@ impl Worker {
         }
     }
 
-    pub(super) fn unsubscribe(&self, session: &mut Session, unsubscribe: &Unsubscribe<'_>, out: &mut Output) {
+    /// # Errors
+    /// A 3.1.1 client cannot be told that it names more filters than are taken: close with this reason.
+    pub(super) fn unsubscribe(
+        &self,
+        session: &mut Session,
+        unsubscribe: &Unsubscribe<'_>,
+        out: &mut Output,
+    ) -> Result<(), Disconnecting> {
         let mut ticket = UnsubscribeTicket {
             subscriber: Arc::clone(&session.subscriber),
             packet_id: unsubscribe.packet_id,
@@ -102,8 +201,17 @@ impl Worker {
             filters: Vec::new(),
         };
         for filter in unsubscribe.iter() {
+            if ticket.reasons.len() >= self.options.filters_max {
+                if session.version == Version::V311 {
+                    return Err(TOO_MANY_FILTERS);
+                }
+                // Quota exceeded is none of the reasons of UNSUBACK (§3.11.3).
+                ticket.reasons.push(ReasonCode::ImplementationSpecificError.code());
+                continue;
+            }
             match TopicFilter::parse(filter) {
                 Ok(filter) => {
+                    session.change(&filter, false);
                     ticket.reasons.push(ReasonCode::Success.code());
                     ticket.filters.push(filter);
                 }
@@ -122,6 +230,7 @@ impl Worker {
                 self.unsubscribed(session, &ticket, &existed, out);
             }
         }
+        Ok(())
     }
 
     /// A stored subscription takes effect.
@@ -142,6 +251,7 @@ impl Worker {
         new: &[bool],
         out: &mut Output,
     ) {
+        session.changed(ticket.granted.iter().map(|(filter, _)| filter));
         out.packet(&Packet::SubAck(SubAck {
             packet_id: ticket.packet_id,
             reasons: &ticket.reasons,
@@ -155,24 +265,32 @@ impl Worker {
                     RetainHandling::SendIfNew => new.get(*at).copied().unwrap_or(false),
                     RetainHandling::DoNotSend => false,
                 };
-                asked && granted.0.share().is_none()
+                // One without inbox may have been unsubscribed from before the other nodes knew of it ([MQTT-3.10.4-2]).
+                asked && granted.0.share().is_none() && session.subscriber.has(&granted.0)
             });
-        let wanted = wanted.map(|(_, ((filter, options), _))| Wanted {
-            filter: filter.clone(),
-            qos: options.qos,
-            identifier: options.identifier,
-        });
+        let wanted: Vec<Wanted> = wanted
+            .map(|(_, ((filter, options), _))| Wanted {
+                filter: filter.clone(),
+                qos: options.qos,
+                identifier: options.identifier,
+            })
+            .collect();
         self.feed(session, wanted);
     }
 
-    /// UNSUBACK.
+    /// UNSUBACK. Nothing is added for these filters from now on, so what is left of their retained messages is not sent
+    /// ([MQTT-3.10.4-2]).
     pub(super) fn unsubscribed(
         &self,
-        session: &Session,
+        session: &mut Session,
         ticket: &UnsubscribeTicket,
         existed: &[bool],
         out: &mut Output,
     ) {
+        session.changed(&ticket.filters);
+        if let Some(feed) = &mut session.feed {
+            ticket.filters.iter().for_each(|filter| feed.forget(filter));
+        }
         let mut existed = existed.iter();
         let mut reasons = ticket.reasons.clone();
         for reason in reasons.iter_mut().filter(|reason| **reason == ReasonCode::Success.code()) {
@@ -191,13 +309,12 @@ impl Worker {
         }));
     }
 
-    /// Whether a filter is granted; `count` is what the session would hold with those granted before it.
+    /// Whether a filter is granted; `before` are those before it in the packet.
     fn judge(
         &self,
         session: &mut Session,
         filter: &SubscribeFilter<'_>,
         before: usize,
-        count: &mut usize,
     ) -> Result<TopicFilter, ReasonCode> {
         if before >= self.options.filters_max {
             return Err(ReasonCode::QuotaExceeded);
@@ -207,11 +324,8 @@ impl Worker {
         if !session.access.may_subscribe(&self.shared.auth, client_id, parsed.pattern()) {
             return Err(ReasonCode::NotAuthorized);
         }
-        if !session.subscriber.has(&parsed) {
-            if *count >= self.options.subscriptions_max {
-                return Err(ReasonCode::QuotaExceeded);
-            }
-            *count += 1;
+        if !session.holds(&parsed) && session.subscription_count() >= self.options.subscriptions_max {
+            return Err(ReasonCode::QuotaExceeded);
         }
         Ok(parsed)
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use session::id::Key;
 use session::lifecycle::{Append, Command, Conflict, Reply, Stamp, WillKey, WillRow};
 use session::message::{Message, QoS};
 use storage::{CompletionPort, Done, Proposal, StorageError};
@@ -21,48 +22,60 @@ use crate::usecase::will::{NotPublished, PublishFuture, WillPublisher};
 /// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
 const KEPT_MAX: usize = 4_096;
 
+/// Where messages that are kept go, by their address.
+type Kept = HashMap<usize, (Weak<Message>, Route)>;
+
 /// Puts messages of the node itself into the routing.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SystemPublisher {
     shared: Arc<Shared>,
     /// What `publish` selected for live delivery, until `deliver_live` of the same message: a share group picks once.
-    kept: Mutex<HashMap<usize, (Weak<Message>, Route)>>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl SystemPublisher {
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, kept: Mutex::new(HashMap::new()) }
+        Self { shared, kept: Arc::default() }
     }
 
     /// Delivers a message to connected subscribers only; nothing of it is stored.
     pub fn publish_live(&self, message: &Arc<Message>) {
         let route = self.shared.router.route(message, PartyId::default(), false, None);
-        self.send(message, route);
+        self.send(message, None, route);
     }
 
-    /// Appends the message to the inboxes of its durable subscribers, under `stamp`, and stores it when it is retained.
-    fn publish_durable(&self, message: &Arc<Message>, stamp: Option<&Stamp>) -> PublishFuture {
+    /// The session of a Will as the routing knows it, for No Local ([MQTT-3.8.3-3]).
+    fn party(&self, key: &Key) -> PartyId {
+        let group = self.shared.store.group_of(key);
+        let lifetime = self.shared.store.read(group, |rows| rows.session(key).map(|row| row.lifetime));
+        let subscriber = lifetime.and_then(|lifetime| self.shared.router.find(group, lifetime));
+        subscriber.map_or_else(PartyId::default, |subscriber| subscriber.id())
+    }
+
+    /// Appends a Will to the inboxes of its durable subscribers, under its key, and stores it when it is retained.
+    fn publish_durable(&self, will: &WillKey, message: &Arc<Message>) -> PublishFuture {
         let queue_qos0_offline = self.shared.options.queue_qos0_offline;
-        let mut route =
-            self.shared.router.route(message, PartyId::default(), queue_qos0_offline, stamp.map(stamp_hash));
+        let stamp = Stamp::Will(will.clone());
+        let (party, hash) = (self.party(&will.key), Some(stamp_hash(&stamp)));
+        let mut route = self.shared.router.route(message, party, queue_qos0_offline, hash);
         let mut replies = Vec::new();
         let mut retained = None;
         let shared: Vec<_> = std::mem::take(&mut route.shared)
             .into_iter()
-            .map(|target| self.give(message, stamp, Tried::default(), target))
+            .map(|target| self.give(message, Some(&stamp), Tried::default(), target))
             .collect();
         for (group, targets) in std::mem::take(&mut route.durable) {
-            let append = Append { message: Message::clone(message), stamp: stamp.cloned(), targets };
+            let append = Append { message: Message::clone(message), stamp: Some(stamp.clone()), targets };
             replies.push(self.propose(group, Command::Append(Box::new(append))));
         }
         if message.retain {
             let group = self.shared.store.group_of_topic(message.topic());
-            let retain = Command::Retain { message: Message::clone(message), stamp: stamp.cloned() };
+            let retain = Command::Retain { message: Message::clone(message), stamp: Some(stamp) };
             retained = Some(self.propose(group, retain));
         }
         self.keep(message, route);
-        let publisher = Self::new(self.shared.clone());
+        let publisher = self.clone();
         Box::pin(async move {
             for given in shared {
                 publisher.see_to(Some(given)).await.map_err(|_| NotPublished)?;
@@ -98,7 +111,7 @@ impl SystemPublisher {
             let done = Done::Port { port, token };
             self.shared.store.propose(target.group, vec![Proposal { command, done }]);
         }
-        self.send_behind(message, route, Some((stamp, &left.tried)));
+        self.send_behind(message, None, route, Some((stamp, &left.tried)));
     }
 
     /// The same for one whose member turned out not to be there.
@@ -132,26 +145,34 @@ impl SystemPublisher {
         kept.insert(address(message), (Arc::downgrade(message), route));
     }
 
-    fn send(&self, message: &Arc<Message>, route: Route) {
-        self.send_behind(message, route, None);
+    /// `publisher`: whose it is, for No Local.
+    fn send(&self, message: &Arc<Message>, publisher: Option<&Arc<Key>>, route: Route) {
+        self.send_behind(message, publisher, route, None);
     }
 
     /// `passed_on`: what is known of a message that other members of its share could not take.
-    fn send_behind(&self, message: &Arc<Message>, route: Route, passed_on: Option<(Option<&Stamp>, &Tried)>) {
-        self.send_to_nodes(message, &route.nodes, passed_on);
+    fn send_behind(
+        &self,
+        message: &Arc<Message>,
+        publisher: Option<&Arc<Key>>,
+        route: Route,
+        passed_on: Option<(Option<&Stamp>, &Tried)>,
+    ) {
+        self.send_to_nodes(message, publisher, &route.nodes, passed_on);
         let mut parcels: Vec<(u16, Parcel)> =
-            route.workers.iter().map(|worker| (*worker, parcel(message, true))).collect();
+            route.workers.iter().map(|worker| (*worker, parcel(message, publisher, true))).collect();
         for target in route.live {
             let worker = target.link.worker;
             let at = parcels.iter().position(|(other, _)| *other == worker);
             let at = at.unwrap_or_else(|| {
-                parcels.push((worker, parcel(message, false)));
+                parcels.push((worker, parcel(message, publisher, false)));
                 parcels.len() - 1
             });
             parcels[at].1.targets.push(target);
         }
         for (worker, parcel) in parcels {
-            self.shared.workers.deliver(worker, vec![parcel]);
+            let dropped = self.shared.workers.deliver(worker, vec![parcel]);
+            self.shared.metrics.control().dropped(DropReason::MailboxFull, dropped);
         }
     }
 }
@@ -161,6 +182,7 @@ impl SystemPublisher {
     fn send_to_nodes(
         &self,
         message: &Arc<Message>,
+        publisher: Option<&Arc<Key>>,
         nodes: &[(u64, Option<Arc<str>>)],
         passed_on: Option<(Option<&Stamp>, &Tried)>,
     ) {
@@ -179,7 +201,7 @@ impl SystemPublisher {
             };
             let forward = Forward {
                 message: Arc::clone(message),
-                publisher: None,
+                publisher: publisher.map(|key| Key::clone(key)),
                 everyone: of_node().any(|(_, share)| share.is_none()),
                 shares: of_node().filter_map(|(_, share)| share.as_ref()).map(of_share).collect(),
                 done: None,
@@ -197,16 +219,23 @@ impl WillPublisher for SystemPublisher {
     }
 
     fn publish(&self, will: &WillKey, message: &Arc<Message>) -> PublishFuture {
-        self.publish_durable(message, Some(&Stamp::Will(will.clone())))
+        if self.shared.forwarding.is_certain() {
+            return self.publish_durable(will, message);
+        }
+        let (publisher, will, message) = (self.clone(), will.clone(), Arc::clone(message));
+        Box::pin(async move {
+            publisher.shared.forwarding.certain().await.map_err(|_| NotPublished)?;
+            publisher.publish_durable(&will, &message).await
+        })
     }
 
-    fn deliver_live(&self, message: &Arc<Message>) {
+    fn deliver_live(&self, will: &WillKey, message: &Arc<Message>) {
         let kept = self.kept.lock().remove(&address(message));
         let route = match kept {
             Some((_, route)) => route,
-            None => self.shared.router.route(message, PartyId::default(), false, None),
+            None => self.shared.router.route(message, self.party(&will.key), false, None),
         };
-        self.send(message, route);
+        self.send(message, Some(&Arc::new(will.key.clone())), route);
     }
 }
 
@@ -215,7 +244,7 @@ impl SystemPublisher {
     fn give_to_next(&self, message: &Arc<Message>, stamp: Option<&Stamp>, left: Left) -> Option<Given> {
         let mut route = self.shared.router.route_shared(&left, message, stamp.map(stamp_hash));
         let Some(target) = route.shared.pop() else {
-            self.send_behind(message, route, Some((stamp, &left.tried)));
+            self.send_behind(message, None, route, Some((stamp, &left.tried)));
             return None;
         };
         Some(self.give(message, stamp, left.tried, target))
@@ -281,17 +310,17 @@ impl CompletionPort for Next {
 
 impl Heirs for SystemPublisher {
     fn hand_on(&self, filter: Arc<str>, message: Arc<Message>, stamp: Option<Stamp>) -> HandOn {
-        let publisher = Self::new(self.shared.clone());
+        let publisher = self.clone();
         let given = self.give_to_next(&message, stamp.as_ref(), Left::of(&filter));
         Box::pin(async move { publisher.see_to(given).await })
     }
 }
 
-fn parcel(message: &Arc<Message>, everyone: bool) -> Parcel {
+fn parcel(message: &Arc<Message>, publisher: Option<&Arc<Key>>, everyone: bool) -> Parcel {
     Parcel {
         message: Arc::clone(message),
         publisher: PartyId::default(),
-        foreign: None,
+        foreign: publisher.cloned(),
         everyone,
         targets: Vec::new(),
         taken: None,

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part, and each as its own crate")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -11,15 +11,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::admin::{
-    AdminPort, Check, EndCommand, EndDone, EndError, NodeView, PortError, PortFuture, Running, SessionDetail,
-    SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, start,
+    AdminPort, Check, DeniedPage, DeniedView, DenyCommand, EndCommand, EndDone, EndError, NodeView,
+    PortError, PortFuture, Running, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord,
+    SubscriptionView, start,
 };
 use broker::config::{AdminAddress, Config};
 use broker::metrics::Metrics;
 use broker::usecase::retire::{GroupRetired, RetireBy, RetireError, RetireOrder, RetireProgress, Retired};
 use serde_json::Value;
 use session::id::{Key, Owner};
-use session::lifecycle::RetireProof;
+use session::lifecycle::{RetireProof, Subject};
 
 /// A broker of rows without behaviour.
 #[derive(Default)]
@@ -29,6 +30,7 @@ pub struct FakeBroker {
     /// What the next End fails with.
     pub end_error: Mutex<Option<EndError>>,
     pub failing: Mutex<Option<String>>,
+    pub denied: Mutex<BTreeSet<Subject>>,
     /// Boots that were retired, with whether that was in a hurry.
     pub retired: Mutex<Vec<(RetireOrder, bool)>>,
     /// What the next retirement fails with.
@@ -79,6 +81,22 @@ fn summary(owner: &Owner) -> SessionSummary {
     }
 }
 
+fn denied_view(subject: &Subject) -> DeniedView {
+    let (user, key) = match subject {
+        Subject::User(user) => (Some(user.clone()), None),
+        Subject::Client(key) => (None, Some(key.clone())),
+    };
+    DeniedView {
+        user,
+        namespace: key.as_ref().map(|key| key.namespace.clone()),
+        client_id: key.map(|key| key.client_id),
+        since_ms: 1,
+        until_ms: None,
+        reason: "".into(),
+        complete: true,
+    }
+}
+
 impl AdminPort for FakeBroker {
     fn list_sessions(&self, query: SessionQuery) -> PortFuture<'_, Result<SessionPage, PortError>> {
         let sessions = self.sessions.lock().expect("not poisoned");
@@ -126,6 +144,27 @@ impl AdminPort for FakeBroker {
                 (None, Some(owner)) => Ok(EndDone { owner, revision: 4, reason }),
             }
         })
+    }
+
+    fn deny(&self, command: DenyCommand) -> PortFuture<'_, Result<(), PortError>> {
+        self.denied.lock().expect("not poisoned").insert(command.subject);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn allow(&self, subject: Subject) -> PortFuture<'_, Result<bool, PortError>> {
+        let removed = self.denied.lock().expect("not poisoned").remove(&subject);
+        Box::pin(async move { Ok(removed) })
+    }
+
+    fn denied(&self, after: Option<Subject>, limit: usize) -> PortFuture<'_, Result<DeniedPage, PortError>> {
+        let denied = self.denied.lock().expect("not poisoned");
+        let behind = denied.iter().filter(|subject| after.as_ref().is_none_or(|after| *subject > after));
+        let mut found: Vec<Subject> = behind.take(limit + 1).cloned().collect();
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).cloned();
+        let page = DeniedPage { denied: found.iter().map(denied_view).collect(), next };
+        Box::pin(async { Ok(page) })
     }
 
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {

@@ -6,10 +6,10 @@ use broker::clock::{ManualTime, NodeClock};
 use broker::usecase::authority::{PointRead, begins_fresh, next_generations};
 use session::id::{Boot, Key, Owner};
 use session::lifecycle::{
-    Batch, Command, Connect, Disconnect, DisconnectKind, Group, InboxRead, Outcome, Reply, SessionRow,
-    WillRow, WillTemplate,
+    Append, Batch, Command, Connect, Disconnect, DisconnectKind, Group, InboxRead, Outcome, Reply,
+    SessionRow, Target, WillRow, WillTemplate,
 };
-use session::message::Message;
+use session::message::{Message, QoS};
 
 /// Boot lease of the tests.
 pub const LEASE_MS: u64 = 10_000;
@@ -74,6 +74,24 @@ impl Rows {
         let mut read = InboxRead::default();
         self.group.lock().unwrap().0.read_inbox(lifetime, 0, 100, &mut read);
         read.entries.iter().map(|entry| entry.maybe_sent).collect()
+    }
+
+    /// A QoS 2 message of a share into the session's inbox.
+    pub fn share(&self, lifetime: u64) {
+        let identifiers = Default::default();
+        let target = Target { lifetime, qos: QoS::ExactlyOnce, retain: false, identifiers, shared: true };
+        let mut message = Message::new("s", &[], b"x");
+        message.qos = QoS::ExactlyOnce;
+        let append = Append { message, stamp: None, targets: vec![target] };
+        let reply = self.apply(Command::Append(Box::new(append)));
+        assert!(matches!(reply, Reply::Appended { accepted: 1, .. }), "{reply:?}");
+    }
+
+    /// Offsets that the ended session leaves to other members of its shares.
+    pub fn inherited(&self, lifetime: u64) -> Vec<u64> {
+        let mut left = Vec::new();
+        self.group.lock().unwrap().0.inherited(lifetime, 0, 100, &mut left);
+        left.iter().map(|left| left.offset).collect()
     }
 
     pub fn last_will(&self, client_id: &str) -> Option<WillRow> {

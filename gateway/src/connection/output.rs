@@ -215,13 +215,13 @@ impl Output {
     }
 
     /// Appends a DISCONNECT for a v5 client; a 3.1.1 client is told nothing ([MQTT-3.14.0-1]).
-    pub(crate) fn disconnect(&mut self, reason: ReasonCode, text: Option<&str>) {
+    pub(crate) fn disconnect(&mut self, reason: ReasonCode, text: Option<&str>, reference: Option<&str>) {
         if self.limits.version == Version::V5 {
             self.packet(&Packet::Disconnect(Disconnect {
                 reason: disconnect_reason(reason),
                 session_expiry_sec: None,
                 reason_string: text,
-                server_reference: None,
+                server_reference: reference,
                 user_properties: UserProperties::EMPTY,
             }));
         }
@@ -309,7 +309,7 @@ mod tests {
         };
         for reason in (1..=u8::MAX).filter_map(ReasonCode::from_code) {
             let mut out = Output::new(limits);
-            out.disconnect(reason, None);
+            out.disconnect(reason, None, None);
             assert_eq!(out.failure(), None, "{reason:?}");
             let [0xE0, 1, told] = *out.unsent() else { panic!("{reason:?}: {:?}", out.unsent()) };
             let told = ReasonCode::from_code(told).expect("a reason code");

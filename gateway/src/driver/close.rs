@@ -64,7 +64,10 @@ impl<S: Service> Connection<S> {
         if let Some(Disconnecting { reason, text }) = finish.notice
             && self.machine.is_connected()
         {
-            self.out.disconnect(reason, text);
+            let stops = reason == ReasonCode::ServerShuttingDown;
+            let service = &self.worker.service;
+            let reference = stops.then(|| service.server_reference(&self.endpoint.name)).flatten();
+            self.out.disconnect(reason, text, reference.as_deref());
         }
         if self.transport.is_some() {
             let written = !mute && self.write_at_once(cx);

@@ -66,7 +66,7 @@ enum Step {
 pub(super) struct Connection<S: Service> {
     pub(super) worker: Rc<Worker<S>>,
     pub(super) link: Rc<Link<S::Event>>,
-    endpoint: Arc<Endpoint>,
+    pub(super) endpoint: Arc<Endpoint>,
     /// `None` before the layers below MQTT are open, and after the physical close.
     pub(super) transport: Option<Transport>,
     pub(super) stage: Stage<S>,

@@ -40,6 +40,9 @@ pub struct ListenerConfig {
     pub websocket: bool,
     /// Each connection starts with a PROXY protocol v2 header; only for listeners that nothing but the proxy reaches.
     pub proxy_protocol: bool,
+    /// The common name of a client certificate that the proxy says it verified becomes [`Peer::certificate_cn`]: whoever reaches the
+    /// listener can say so.
+    pub proxy_certificate: bool,
 }
 
 /// Why a listener could not be opened.
@@ -66,6 +69,7 @@ pub(crate) struct Endpoint {
     tls: Option<Tls>,
     websocket: bool,
     proxy_protocol: bool,
+    proxy_certificate: bool,
 }
 
 /// Layers below MQTT on their way up.
@@ -106,6 +110,7 @@ impl Endpoint {
             tls: config.tls,
             websocket: config.websocket,
             proxy_protocol: config.proxy_protocol,
+            proxy_certificate: config.proxy_certificate,
         }
     }
 
@@ -120,7 +125,7 @@ impl Endpoint {
     async fn open_layers(self: Arc<Self>, mut stream: TcpStream) -> io::Result<Opened> {
         let mut origin = Origin::default();
         if self.proxy_protocol {
-            proxy::read_header(&mut stream, &mut origin).await?;
+            proxy::read_header(&mut stream, &mut origin, self.proxy_certificate).await?;
         }
         let raw = match &self.tls {
             None => Raw::Tcp(stream),

@@ -13,8 +13,13 @@ const FIXED_LEN: usize = 16;
 /// Longest header taken; addresses and the TLVs of real proxies need a few hundred bytes.
 const HEADER_LEN_MAX: usize = 4096;
 
-/// Reads exactly the header and not a byte of what follows. The connect timeout of the listener bounds the wait.
-pub(super) async fn read_header(stream: &mut TcpStream, origin: &mut Origin) -> io::Result<()> {
+/// Reads exactly the header and not a byte of what follows; with `certificate` also whose certificate the proxy verified. The connect
+/// timeout of the listener bounds the wait.
+pub(super) async fn read_header(
+    stream: &mut TcpStream,
+    origin: &mut Origin,
+    certificate: bool,
+) -> io::Result<()> {
     let mut header = vec![0; FIXED_LEN];
     stream.read_exact(&mut header).await?;
     let len = FIXED_LEN + usize::from(u16::from_be_bytes([header[14], header[15]]));
@@ -29,7 +34,7 @@ pub(super) async fn read_header(stream: &mut TcpStream, origin: &mut Origin) -> 
     origin.address = header.proxied_address().map(|proxied| proxied.source);
     if let Some(ssl) = header.ssl() {
         origin.secure = ssl.client_ssl();
-        if ssl.client_cert_sess() && ssl.verify() == 0 {
+        if certificate && ssl.client_ssl() && ssl.client_cert_sess() && ssl.verify() == 0 {
             origin.certificate_cn = ssl.cn().map(Into::into);
         }
     }

@@ -1,13 +1,16 @@
 //! MQTT over WebSocket (§6 of both versions): subprotocol `mqtt`, binary frames, packets may span or share them.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
-use std::task::{Context, Poll, Waker};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response, ServerHandshake};
 use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, HandshakeError, Message, WebSocket};
 
 use crate::connection::Limits;
@@ -46,7 +49,11 @@ struct NonBlocking {
     waker: Waker,
 }
 
-/// Upgrades. The connect timeout of the listener bounds the wait.
+/// The stream of a handshake, which keeps what it is given: what failed is answered over the other handle.
+#[derive(Clone)]
+struct Handshaking(Rc<RefCell<NonBlocking>>);
+
+/// Upgrades, or answers why not. The connect timeout of the listener bounds the wait.
 pub(super) async fn accept(raw: Raw, limits: &Limits) -> io::Result<WebSocketTransport> {
     let message_max = limits.connect_packet_size_max as usize + MESSAGE_SLACK;
     let config = WebSocketConfig::default()
@@ -55,22 +62,55 @@ pub(super) async fn accept(raw: Raw, limits: &Limits) -> io::Result<WebSocketTra
         .max_write_buffer_size(WRITE_BUFFER_MAX)
         .max_message_size(Some(message_max))
         .max_frame_size(Some(message_max));
-    let stream = NonBlocking { raw, waker: Waker::noop().clone() };
-    let mut handshake = Some(ServerHandshake::start(stream, check_request, Some(config)));
-    let socket = poll_fn(|cx| {
-        let Some(mut round) = handshake.take() else { return Poll::Ready(Err(io::ErrorKind::Other.into())) };
-        round.get_mut().get_mut().waker.clone_from(cx.waker());
+    let stream = Handshaking(Rc::new(RefCell::new(NonBlocking { raw, waker: Waker::noop().clone() })));
+    let mut handshake = Some(ServerHandshake::start(stream.clone(), check_request, Some(config)));
+    let upgraded = poll_fn(|cx| {
+        let Some(round) = handshake.take() else { return Poll::Ready(Err(Error::AlreadyClosed)) };
+        stream.0.borrow_mut().waker.clone_from(cx.waker());
         match round.handshake() {
-            Ok(socket) => Poll::Ready(Ok(socket)),
+            // Nothing was read beyond the request, so nothing is in it but the stream.
+            Ok(_) => Poll::Ready(Ok(())),
             Err(HandshakeError::Interrupted(round)) => {
                 handshake = Some(round);
                 Poll::Pending
             }
-            Err(HandshakeError::Failure(error)) => Poll::Ready(Err(to_io(error))),
+            Err(HandshakeError::Failure(error)) => Poll::Ready(Err(error)),
         }
     })
-    .await?;
+    .await;
+    if let Err(error) = upgraded {
+        if let Some(answer) = answer(&error) {
+            stream.send(answer.as_bytes()).await?;
+        }
+        return Err(to_io(error));
+    }
+    let stream = Rc::into_inner(stream.0).ok_or(io::ErrorKind::Other)?.into_inner();
+    let socket = WebSocket::from_raw_socket(stream, Role::Server, Some(config));
     Ok(WebSocketTransport { socket, unread: Bytes::new(), ended: false, answer_waits: false })
+}
+
+/// What a client is told whose request is no upgrade to WebSocket (RFC 6455 §4.2); `None`: nobody is there to be told, or was told.
+fn answer(error: &Error) -> Option<String> {
+    let Error::Protocol(error) = error else { return None };
+    let (head, text) = match error {
+        ProtocolError::WrongHttpMethod => {
+            ("405 Method Not Allowed\r\nAllow: GET\r\nConnection: close", "only GET upgrades to WebSocket\n")
+        }
+        ProtocolError::MissingConnectionUpgradeHeader | ProtocolError::MissingUpgradeWebSocketHeader => (
+            "426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: Upgrade, close",
+            "this is MQTT over WebSocket: ask for an upgrade\n",
+        ),
+        ProtocolError::MissingSecWebSocketVersionHeader => (
+            "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nConnection: Upgrade, close",
+            "the version of WebSocket must be 13\n",
+        ),
+        ProtocolError::MissingSecWebSocketKey => {
+            ("400 Bad Request\r\nConnection: close", "Sec-WebSocket-Key is missing\n")
+        }
+        _ => ("400 Bad Request\r\nConnection: close", "this is no request for an upgrade to WebSocket\n"),
+    };
+    let len = text.len();
+    Some(format!("HTTP/1.1 {head}\r\nContent-Type: text/plain\r\nContent-Length: {len}\r\n\r\n{text}"))
 }
 
 /// Path and subprotocol; the answer names the subprotocol.
@@ -127,7 +167,7 @@ impl WebSocketTransport {
                 return Poll::Ready(Ok(0));
             }
             if self.answer_waits {
-                std::task::ready!(self.poll_flush(cx))?;
+                ready!(self.poll_flush(cx))?;
                 self.answer_waits = false;
             }
             match self.socket.read() {
@@ -155,7 +195,7 @@ impl WebSocketTransport {
 
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         // One frame at a time below, so that its buffer stays small.
-        std::task::ready!(self.poll_flush(cx))?;
+        ready!(self.poll_flush(cx))?;
         let frame = &bytes[..bytes.len().min(FRAME_OUT_MAX)];
         match self.socket.write(Message::Binary(Bytes::copy_from_slice(frame))) {
             Ok(()) => Poll::Ready(Ok(frame.len())),
@@ -195,6 +235,38 @@ fn to_io(error: Error) -> io::Error {
     match error {
         Error::Io(error) => error,
         error => io::Error::new(io::ErrorKind::InvalidData, error),
+    }
+}
+
+impl Handshaking {
+    async fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        poll_fn(|cx| {
+            let raw = &mut self.0.borrow_mut().raw;
+            while !bytes.is_empty() {
+                match ready!(raw.poll_write(cx, bytes))? {
+                    0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    written => bytes = &bytes[written..],
+                }
+            }
+            raw.poll_flush(cx)
+        })
+        .await
+    }
+}
+
+impl Read for Handshaking {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.borrow_mut().read(into)
+    }
+}
+
+impl Write for Handshaking {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().flush()
     }
 }
 

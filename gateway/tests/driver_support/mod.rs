@@ -298,6 +298,7 @@ pub fn config() -> ListenerConfig {
         tls: None,
         websocket: false,
         proxy_protocol: false,
+        proxy_certificate: false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::row::{EndReason, SubscriptionOptions};
+use super::row::{DenyRow, EndReason, Subject, SubscriptionOptions};
 use crate::id::{Boot, Key, Owner};
 use crate::message::{Message, QoS};
 use crate::time::Millis;
@@ -69,7 +69,7 @@ pub enum Command {
         session: SessionRef,
         acks: Vec<Ack>,
     },
-    /// Inbound QoS 2: the packet id is received (before PUBREC). Idempotent.
+    /// Inbound QoS 2: the packet id is received (before PUBREC); answered with whether its message was routed. Idempotent.
     Receive {
         session: SessionRef,
         packet_id: u16,
@@ -129,6 +129,11 @@ pub enum Command {
     Feed(Box<Append>),
     /// How many retained messages this group holds at most; one that replaces another always fits. Idempotent.
     RetainedQuota(u64),
+    /// `row.subject` may not connect until `row.until`; replaces an earlier decision about it. Commits before the End of what lives, so
+    /// that nobody slips back in between.
+    Deny(Box<DenyRow>),
+    /// The subject may connect again. Idempotent.
+    Allow(Subject),
     /// `BootRetire` of a boot that has not renewed its lease since `revision`, else Fenced: it lives. Where nothing but its silence says
     /// that it stopped, one group is asked so first; a boot renews in all groups or in none.
     BootRetireSilent {
@@ -141,6 +146,17 @@ pub enum Command {
     Lease(crate::lease::LeaseCommand),
     /// Channels of the queue layer.
     Queue(crate::queue::QueueCommand),
+    /// Inbound QoS 2: the message that was received under `sequence` was handed to connections; a repetition goes to inboxes only, which
+    /// know its stamp. Idempotent; says nothing of a later use of the id.
+    Routed {
+        session: SessionRef,
+        packet_id: u16,
+        sequence: u64,
+    },
+    /// How long the stamps of a publisher that is silent are kept, at least: longer than a received id can be repeated. Never shortened.
+    StampRetention {
+        ms: u64,
+    },
 }
 
 /// What gives way when an inbox has no room for a message.

@@ -18,6 +18,6 @@ pub use group::{
 };
 pub use reply::{Conflict, Reply};
 pub use row::{
-    BootRow, EndReason, InboxStat, SessionRow, SessionState, SubscriptionOptions, WillRow, WillStage,
-    routing_key, slot_of,
+    BootRow, DenyRow, EndReason, InboxStat, SessionRow, SessionState, Subject, SubscriptionOptions, WillRow,
+    WillStage, routing_key, slot_of,
 };

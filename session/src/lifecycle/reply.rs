@@ -38,9 +38,9 @@ pub enum Reply {
     Unsubscribed {
         existed: Vec<bool>,
     },
-    /// Receive: false when the id was received before (a retry).
+    /// Receive: whether the message of this id was handed to connections already (a retry).
     Received {
-        first: bool,
+        routed: bool,
         sequence: u64,
     },
     /// Release: whether the id was known (else 0x92).
@@ -77,4 +77,6 @@ pub enum Conflict {
     Exhausted,
     #[error("a quota is reached")]
     Quota,
+    #[error("an operator denied the user or the ClientID")]
+    Denied,
 }

@@ -122,6 +122,26 @@ pub struct BootRow {
     pub retired: Option<(Millis, super::RetireProof)>,
 }
 
+/// Whom a denial is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Subject {
+    /// Every session of this user, in every namespace. The row is in every group.
+    User(Arc<str>),
+    /// One ClientID of one namespace. The row is in the group of the key.
+    Client(Key),
+}
+
+/// Who may not connect, until when, and why (an operator's decision).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DenyRow {
+    pub subject: Subject,
+    pub since: Millis,
+    /// [`Millis::NEVER`]: until it is allowed again.
+    pub until: Millis,
+    /// Words of the operator, at most [`crate::limits::DENY_REASON_BYTES_MAX`] bytes.
+    pub reason: Arc<str>,
+}
+
 /// Counters of one inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct InboxStat {

@@ -114,6 +114,11 @@ impl RaftGroup {
         }
     }
 
+    /// See [`crate::Store::applied_through`].
+    pub(crate) async fn follow(&self, index: u64) -> Answered {
+        self.applied_through(index, Instant::now() + ROUND_TIMEOUT).await
+    }
+
     async fn applied_through(&self, index: u64, deadline: Instant) -> Answered {
         let mut metrics = self.raft.metrics();
         let applied = metrics.wait_for(|now| now.last_applied.map_or(0, |id| id.index) >= index);

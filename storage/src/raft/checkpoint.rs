@@ -99,8 +99,8 @@ impl Meter {
 pub(crate) struct Checkpointer {
     groups: Vec<RaftGroup>,
     meter: Arc<Meter>,
-    /// One round at a time.
-    round: tokio::sync::Mutex<()>,
+    /// One round at a time, with how far the last one came in each group.
+    round: tokio::sync::Mutex<Vec<Option<u64>>>,
     stop: Notify,
 }
 
@@ -132,10 +132,17 @@ impl Checkpointer {
 
     /// Makes the state of every group durable in its engine and purges the log up to there.
     pub(crate) async fn checkpoint(&self) -> Result<(), StorageError> {
-        let _one = self.round.lock().await;
+        let mut last = self.round.lock().await;
+        last.resize(self.groups.len(), None);
         let bytes = self.meter.bytes.load(Ordering::Relaxed);
-        for group in &self.groups {
+        for (group, last) in self.groups.iter().zip(last.iter_mut()) {
+            let reached = group.machine.applied().map(|id| id.index);
             group.checkpoint().await?;
+            // Entries are kept for followers by number, too few to matter in a busy group. In a quiet one they would pin the segments of
+            // all groups: what an earlier round covered goes, however few they are.
+            if let Some(last) = std::mem::replace(last, reached) {
+                group.raft.trigger().purge_log(last).await.map_err(|error| unavailable(&error))?;
+            }
         }
         self.meter.checkpointed(bytes);
         Ok(())

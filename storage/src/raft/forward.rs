@@ -116,6 +116,15 @@ pub(super) async fn await_leader(raft: &Raft, deadline: Instant) -> Leader {
     }
 }
 
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// Applied, or lost.
+    Over,
+    /// Nothing was done: another node leads now.
+    NotLeader,
+}
+
 /// What became of one attempt.
 enum Tried {
     /// Settled, or lost.
@@ -128,17 +137,20 @@ impl RaftGroup {
     /// Brings one batch into the log and waits until it is applied here, or lost. Err: openraft stopped.
     pub(super) async fn bring(&self, proposed: &Proposed) -> Result<(), StorageError> {
         if self.machine.is_alone() {
-            return self.write(proposed).await;
+            return self.write(proposed).await.map(drop);
         }
         let deadline = Instant::now() + PROPOSE_TIMEOUT;
         loop {
             let tried = match await_leader(&self.raft, deadline).await {
-                Leader::Here => {
-                    if tokio::time::timeout(PROPOSE_TIMEOUT, self.write(proposed)).await.is_err() {
+                Leader::Here => match tokio::time::timeout(PROPOSE_TIMEOUT, self.write(proposed)).await {
+                    Ok(Ok(Written::NotLeader)) => Tried::Again,
+                    Ok(Ok(Written::Over)) => Tried::Over,
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => {
                         proposed.lost(&no_quorum());
+                        Tried::Over
                     }
-                    Tried::Over
-                }
+                },
                 Leader::There(leader) => self.bring_there(&leader, proposed).await,
                 Leader::Nobody => {
                     proposed.lost(&Arc::new(no_leader()));
@@ -157,23 +169,28 @@ impl RaftGroup {
     }
 
     /// Writes as the leader and waits until it is applied here, or lost. Err: openraft stopped.
-    pub(super) async fn write(&self, proposed: &Proposed) -> Result<(), StorageError> {
+    pub(super) async fn write(&self, proposed: &Proposed) -> Result<Written, StorageError> {
+        let open = self.gate.pass().await;
+        if !self.machine.is_alone() && !self.leads() {
+            return Ok(Written::NotLeader);
+        }
         let written =
             self.raft.client_write_ff(proposed.clone()).await.map_err(|error| unavailable(&error))?;
+        drop(open);
         tokio::select! {
             biased;
             () = proposed.settled() => {}
             answer = written => {
                 let reason = match answer {
                     // `apply` has answered already.
-                    Ok(Ok(_)) => return Ok(()),
+                    Ok(Ok(_)) => return Ok(Written::Over),
                     Ok(Err(error)) => error.to_string(),
                     Err(_) => "the group stopped".to_owned(),
                 };
                 proposed.lost(&Arc::new(StorageError::Unavailable(reason)));
             }
         }
-        Ok(())
+        Ok(Written::Over)
     }
 
     async fn bring_there(&self, leader: &PeerAddress, proposed: &Proposed) -> Tried {
@@ -192,7 +209,7 @@ impl RaftGroup {
                 forwarded.forget(proposed.serial());
                 return Tried::Again;
             }
-            Ok(Answer::Failed(reason)) => reason,
+            Ok(Answer::Failed(reason) | Answer::Refused(reason)) => reason,
             Ok(other) => format!("unexpected answer {other:?}"),
             Err(error) => error.to_string(),
         };
@@ -218,6 +235,6 @@ pub(super) fn no_leader() -> StorageError {
 }
 
 /// Between two attempts at a leader that is just changing.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 const _: () = assert!(LEADER_TIMEOUT.as_millis() < ANSWER_TIMEOUT.as_millis());

@@ -10,7 +10,7 @@ use openraft::{
     AnyError, CommittedLeaderId, Entry, EntryPayload, OptionalSend, RaftLogReader, StorageIOError,
 };
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::checkpoint::Meter;
 use super::proposed::Proposed;
@@ -21,8 +21,8 @@ use crate::wal::{Kind, Location, Mark, Poison, Record, Recovered, Wal};
 /// Encoded bytes of applied entries that stay typed in memory for followers that are a little behind; typed they take two to four times
 /// as much. Who is further behind is served from the file.
 const CACHE_BYTES_MAX: usize = 64 << 10;
-/// Bytes and entries of one read for replication.
-const READ_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one read for replication: openraft gives one message a heartbeat's time, and a backlog has to drain over slow links too.
+const READ_BYTES_MAX: usize = 512 << 10;
 
 /// What kind of entry a payload holds, behind the leader's node id. Durable numbers.
 const BLANK: u8 = 0;
@@ -37,6 +37,8 @@ pub(crate) struct LogStore {
     wal: Arc<Wal>,
     log: Arc<Mutex<Log>>,
     meter: Arc<Meter>,
+    /// A held purge was decided.
+    decided: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -45,9 +47,22 @@ struct Log {
     vote: Option<Vote>,
     committed: Option<LogId>,
     purged: Option<LogId>,
+    /// What is durable in the engine, and the purge that waits for more of it.
+    state: Option<LogId>,
+    held: Option<Held>,
     /// First index whose entry may still be typed, and the bytes of all that are.
     cached_from: u64,
     cached_bytes: usize,
+}
+
+/// A purge up to a snapshot of another node that is being installed. openraft asks for it at once; made durable before the snapshot is,
+/// it would leave neither the entries nor what they did.
+#[derive(Debug)]
+struct Held {
+    upto: LogId,
+    /// The log ends below `upto`: an entry written now would have a hole before it after a crash.
+    hole: bool,
+    failed: bool,
 }
 
 #[derive(Debug)]
@@ -61,7 +76,7 @@ struct Slot {
 }
 
 impl LogStore {
-    /// Takes what recovery found.
+    /// Takes what recovery found; `state` is what the engine holds.
     ///
     /// # Errors
     /// Damage: a vote that cannot be decoded, missing entries.
@@ -69,6 +84,7 @@ impl LogStore {
         group: u16,
         wal: Arc<Wal>,
         recovered: Recovered,
+        state: Option<LogId>,
         meter: Arc<Meter>,
     ) -> Result<Self, StorageError> {
         let damaged = |what: String| StorageError::damaged(format!("log of group {group}").as_ref(), 0, what);
@@ -82,6 +98,7 @@ impl LogStore {
                 .map_err(|what| damaged(format!("{what} cannot be decoded")))?,
             committed: marks.committed.as_ref().and_then(decode_log_id),
             purged: marks.purged.as_ref().and_then(decode_log_id),
+            state,
             ..Log::default()
         };
         let mut expected = log.purged.map(|id| id.index + 1);
@@ -96,7 +113,79 @@ impl LogStore {
             log.entries.insert(index, Slot { log_id, location: Some(found.location), entry: None, bytes });
         }
         log.cached_from = expected.unwrap_or_default();
-        Ok(Self { group, wal, log: Arc::new(Mutex::new(log)), meter })
+        let ends = log.last().map(|id| id.index);
+        let this = Self { group, wal, log: Arc::new(Mutex::new(log)), meter, decided: Arc::default() };
+        if let Some(state) = state.filter(|state| ends < Some(state.index)) {
+            // A crash came between a snapshot and its purge. What is here may be of a leader that lost.
+            this.forget_upto(state);
+        }
+        Ok(this)
+    }
+
+    /// The engine holds everything up to `upto`: a purge that waited for that becomes durable.
+    pub(super) fn covered(&self, upto: Option<LogId>) {
+        let released = {
+            let mut log = self.log.lock();
+            log.state = log.state.max(upto);
+            let state = log.state.map(|id| id.index);
+            log.held.take_if(|held| Some(held.upto.index) <= state)
+        };
+        if let Some(held) = released {
+            self.write_purge(&held.upto);
+            self.decided.notify_waiters();
+        }
+    }
+
+    /// The snapshot that a purge waits for was not installed: the group stops.
+    pub(super) fn not_covered(&self) {
+        if let Some(held) = &mut self.log.lock().held {
+            held.failed = true;
+        }
+        self.decided.notify_waiters();
+    }
+
+    /// Returns once an entry may be written: at once, unless a snapshot is being installed.
+    async fn no_hole(&self) -> Result<(), std::io::Error> {
+        loop {
+            // Made before the look: a decision between the look and the wait is not missed.
+            let decided = self.decided.notified();
+            match &self.log.lock().held {
+                Some(Held { failed: true, .. }) => {
+                    return Err(std::io::Error::other("a snapshot of another node could not be installed"));
+                }
+                Some(Held { hole: true, .. }) => {}
+                _ => return Ok(()),
+            }
+            decided.await;
+        }
+    }
+
+    /// Drops entries up to `upto` from memory, and from disk once the engine holds what they did.
+    fn forget_upto(&self, upto: LogId) {
+        let durable = {
+            let mut log = self.log.lock();
+            let hole = log.last().is_none_or(|last| last.index < upto.index);
+            let kept = log.entries.split_off(&(upto.index + 1));
+            let gone = std::mem::replace(&mut log.entries, kept);
+            log.forget(gone.into_values());
+            log.cached_from = log.cached_from.max(upto.index + 1);
+            log.purged = Some(upto);
+            let durable = log.state.is_some_and(|state| state.index >= upto.index);
+            if !durable {
+                let hole = hole || log.held.as_ref().is_some_and(|held| held.hole);
+                log.held = Some(Held { upto, hole, failed: false });
+            }
+            durable
+        };
+        if durable {
+            self.write_purge(&upto);
+        }
+    }
+
+    fn write_purge(&self, upto: &LogId) {
+        // Not waited for: should it get lost, there is only more log than needed.
+        let record = self.record(Kind::Purge, upto, node_bytes(upto));
+        self.wal.append(vec![record], Box::new(|_| {}));
     }
 
     fn record(&self, kind: Kind, log_id: &LogId, payload: Vec<u8>) -> Record {
@@ -250,6 +339,7 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = Entry<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        self.no_hole().await.map_err(|error| StorageIOError::write_logs(AnyError::new(&error)))?;
         let mut records = Vec::new();
         let mut ids = Vec::new();
         let mut slots = Vec::new();
@@ -301,17 +391,7 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), RaftError> {
-        {
-            let mut log = self.log.lock();
-            let kept = log.entries.split_off(&(log_id.index + 1));
-            let gone = std::mem::replace(&mut log.entries, kept);
-            log.forget(gone.into_values());
-            log.cached_from = log.cached_from.max(log_id.index + 1);
-            log.purged = Some(log_id);
-        }
-        // Not waited for: should it get lost, there is only more log than needed.
-        let record = self.record(Kind::Purge, &log_id, node_bytes(&log_id));
-        self.wal.append(vec![record], Box::new(|_| {}));
+        self.forget_upto(log_id);
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use super::checkpoint::Meter;
 use super::forward::Forwarded;
+use super::log_store::LogStore;
 use super::proposed::Proposed;
 use super::snapshot::SnapshotData;
 use super::{LogId, Membership, RaftError, Types};
@@ -29,7 +30,7 @@ use crate::store::{Clock, Failure, GroupId, Heirloom, Heritage, InboxEntry};
 use crate::wal::Recovered;
 
 /// Version of the meta value and of the rows. A change that older versions cannot read raises it.
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 /// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
 const READ_AGAIN_MAX: usize = 16;
 /// Evicting goes below the budget by this part of it, so that it does not run for every message.
@@ -47,8 +48,6 @@ pub(crate) struct MachineOptions {
     pub(crate) groups: u16,
     /// Bodies of this group that may be resident.
     pub(crate) resident_bytes_max: u64,
-    pub(crate) inbox_messages_max: u64,
-    pub(crate) inbox_bytes_max: u64,
     /// Where snapshots from other nodes are received.
     pub(crate) incoming_dir: PathBuf,
 }
@@ -157,7 +156,7 @@ impl Machine {
             });
         }
         clock.observe(meta.at);
-        let group = load(&options, engine.as_ref())?;
+        let group = load(engine.as_ref())?;
         let checkpointed = meta.applied;
         let alone = is_alone(&meta.membership, boot.node_id);
         Ok(Self {
@@ -182,8 +181,12 @@ impl Machine {
     }
 
     /// Last applied entry.
-    pub(super) fn applied(&self) -> Option<LogId> {
+    pub(crate) fn applied(&self) -> Option<LogId> {
         self.state.read().meta.applied
+    }
+
+    pub(crate) fn applied_index(&self) -> u64 {
+        self.applied().map_or(0, |applied| applied.index)
     }
 
     /// The log goes on where the state ends: what was purged from it is in the state.
@@ -221,8 +224,12 @@ impl Machine {
         self.alone.load(Ordering::Acquire)
     }
 
+    pub(super) fn node_id(&self) -> u64 {
+        self.forwarded.boot().node_id
+    }
+
     fn count_nodes(&self, membership: &Membership) {
-        self.alone.store(is_alone(membership, self.forwarded.boot().node_id), Ordering::Release);
+        self.alone.store(is_alone(membership, self.node_id()), Ordering::Release);
     }
 
     pub(super) fn meter(&self) -> &Arc<Meter> {
@@ -409,6 +416,8 @@ impl Machine {
             }
             EntryPayload::Normal(proposed) => {
                 let batch = proposed.batch();
+                // Before the rows are seen: who reads one finds its times behind the clock.
+                self.clock.observe(batch.at);
                 let mut outcome = Outcome::default();
                 state.group.apply(entry.log_id.index, batch, &mut outcome);
                 state.meta.at = state.meta.at.max(batch.at);
@@ -418,7 +427,6 @@ impl Machine {
                 }
                 let resident = state.group.stat().messages_resident_bytes;
                 drop(state);
-                self.clock.observe(batch.at);
                 self.tell(&proposed, outcome, pushes, resident);
             }
         }
@@ -535,10 +543,9 @@ impl Machine {
             ..found
         };
         let replaced = self.engine().replace(&mut |put| data.rows(put), &new.encode());
-        let group =
-            replaced.and_then(|()| load(&self.options, self.engine().as_ref())).inspect_err(|error| {
-                self.failure.set(error);
-            })?;
+        let group = replaced.and_then(|()| load(self.engine().as_ref())).inspect_err(|error| {
+            self.failure.set(error);
+        })?;
         self.clock.observe(new.at);
         let (seen, attached) = {
             let mut state = self.state.write();
@@ -632,8 +639,9 @@ fn same(a: &Arc<dyn DeliveryPort>, b: &Arc<dyn DeliveryPort>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
-fn load(options: &MachineOptions, engine: &dyn Engine) -> Result<Group, StorageError> {
-    let mut group = Group::new(options.inbox_messages_max, options.inbox_bytes_max);
+fn load(engine: &dyn Engine) -> Result<Group, StorageError> {
+    // A new group has no quotas until a command brings some: nothing of this node's configuration may decide what `apply` does.
+    let mut group = Group::new(u64::MAX, u64::MAX);
     engine.view()?.scan(&mut |key, value| group.load(key, value).map_err(StorageError::from))?;
     group.finish_load()?;
     Ok(group)
@@ -641,14 +649,18 @@ fn load(options: &MachineOptions, engine: &dyn Engine) -> Result<Group, StorageE
 
 /// The side of the machine that openraft drives.
 #[derive(Debug, Clone)]
-pub(crate) struct StateMachine(pub(super) Arc<Machine>);
+pub(crate) struct StateMachine {
+    pub(super) machine: Arc<Machine>,
+    /// Its purges wait for what the engine holds.
+    pub(super) log: LogStore,
+}
 
 impl StateMachine {
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Machine) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, std::io::Error> {
-        let machine = Arc::clone(&self.0);
+        let machine = Arc::clone(&self.machine);
         tokio::task::spawn_blocking(move || work(&machine))
             .await
             .map_err(std::io::Error::other)?
@@ -660,7 +672,7 @@ impl RaftStateMachine<Types> for StateMachine {
     type SnapshotBuilder = Self;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, Membership), RaftError> {
-        let state = self.0.state.read();
+        let state = self.machine.state.read();
         Ok((state.meta.applied, state.meta.membership.clone()))
     }
 
@@ -669,7 +681,7 @@ impl RaftStateMachine<Types> for StateMachine {
         I: IntoIterator<Item = Entry<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        Ok(entries.into_iter().map(|entry| self.0.apply(entry)).collect())
+        Ok(entries.into_iter().map(|entry| self.machine.apply(entry)).collect())
     }
 
     async fn get_snapshot_builder(&mut self) -> Self {
@@ -677,7 +689,7 @@ impl RaftStateMachine<Types> for StateMachine {
     }
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotData>, RaftError> {
-        let options = &self.0.options;
+        let options = &self.machine.options;
         let name = format!("g{:03}.incoming", options.group);
         SnapshotData::receive(options.incoming_dir.join(name))
             .inspect(|data| tracing::info!(path = ?data.path(), "receiving a snapshot"))
@@ -692,8 +704,13 @@ impl RaftStateMachine<Types> for StateMachine {
     ) -> Result<(), RaftError> {
         let meta = meta.clone();
         let signature = meta.signature();
-        self.blocking(move |machine| machine.install(&meta, &snapshot))
-            .await
+        let upto = meta.last_log_id;
+        let installed = self.blocking(move |machine| machine.install(&meta, &snapshot)).await;
+        match installed {
+            Ok(()) => self.log.covered(upto),
+            Err(_) => self.log.not_covered(),
+        }
+        installed
             .map_err(|error| StorageIOError::write_snapshot(Some(signature), AnyError::new(&error)).into())
     }
 
@@ -710,6 +727,7 @@ impl RaftSnapshotBuilder<Types> for StateMachine {
             let missing = || StorageError::damaged("state".as_ref(), 0, "the meta value is missing");
             machine.snapshot(true)?.ok_or_else(missing)
         });
-        built.await.map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
+        let built = built.await.inspect(|built| self.log.covered(built.meta.last_log_id));
+        built.map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)).into())
     }
 }

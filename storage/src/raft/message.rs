@@ -35,6 +35,8 @@ pub(super) enum Request {
     ReadIndex,
     /// To the leader: one step of a membership change.
     Change(Change),
+    /// From the leader: ask for votes now; the last entry of its log.
+    Elect(LogId),
 }
 
 /// A part of a snapshot file.
@@ -52,12 +54,14 @@ pub(super) struct Chunk {
 pub(super) enum Change {
     /// The node receives the log, and votes for nothing.
     Learner { node_id: u64, address: String },
-    /// Exactly these vote; nodes that did before stay learners.
+    /// Exactly these vote; nodes that did before stay learners. Refused while one that did not vote before is not up to date.
     Voters(BTreeSet<u64>),
     /// The node, which does not vote any more, receives nothing any more.
     Forget(u64),
     /// Where the node is dialled from now on.
     Address { node_id: u64, address: String },
+    /// The node does not vote any more; learners that keep up take its place.
+    Without(u64),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,6 +78,10 @@ pub(super) enum Answer {
     NotLeader,
     /// Nothing is known of what was done.
     Failed(String),
+    /// It asks for votes.
+    Electing,
+    /// Nothing was done, and asking again at once changes nothing.
+    Refused(String),
 }
 
 /// What cannot be read was sent by another version, or damaged.

@@ -14,10 +14,11 @@ use openraft::raft::{
 };
 use openraft::{BasicNode, OptionalSend, Snapshot, SnapshotMeta};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::message::{Answer, Chunk, Envelope, Request, decode, encode};
 use super::snapshot::SnapshotData;
-use super::{Types, Vote};
+use super::{LogId, Types, Vote};
 use crate::StorageError;
 use crate::peers::{PeerAddress, PeerError, Peers};
 
@@ -27,6 +28,9 @@ const CHUNK_BYTES: usize = 1 << 20;
 const CHUNKS_AHEAD: usize = 2;
 /// How long one part may take: the last one includes the installation.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long entries may be on their way: the largest entry over a link of 10 Mbit/s.
+const ENTRIES_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes the clients of one group.
 #[derive(Debug, Clone)]
@@ -41,6 +45,23 @@ pub(super) struct Network {
 pub(super) struct Client {
     network: Network,
     to: PeerAddress,
+    under_way: Option<UnderWay>,
+}
+
+/// Entries on their way. openraft gives up after a heartbeat's time and sends the same again: one entry may take longer over a slow link, and
+/// would never arrive. So the call goes on, and who sends the same again waits for it.
+#[derive(Debug)]
+struct UnderWay {
+    vote: Vote,
+    prev: Option<LogId>,
+    last: LogId,
+    call: JoinHandle<Result<Answer, PeerError>>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.call.abort();
+    }
 }
 
 impl Network {
@@ -66,7 +87,7 @@ impl RaftNetworkFactory<Types> for Network {
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
         let to = PeerAddress { node_id: target, address: node.addr.clone() };
-        Client { network: self.clone(), to }
+        Client { network: self.clone(), to, under_way: None }
     }
 }
 
@@ -79,7 +100,18 @@ impl RaftNetwork<Types> for Client {
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<u64>> {
         let entries = rpc.entries.len() as u64;
-        match self.network.call(&self.to, Request::Append(rpc), option.hard_ttl()).await {
+        let answer = match rpc.entries.last().map(|entry| entry.log_id) {
+            None => self.network.call(&self.to, Request::Append(rpc), option.hard_ttl()).await,
+            Some(last) => {
+                let (sent, answer) = self.send_entries(rpc, last).await;
+                if sent < last && matches!(answer, Ok(Answer::Append(AppendEntriesResponse::Success))) {
+                    // The log grew since they were sent.
+                    return Ok(AppendEntriesResponse::PartialSuccess(Some(sent)));
+                }
+                answer
+            }
+        };
+        match answer {
             Ok(Answer::Append(answer)) => Ok(answer),
             Err(PeerError::TooLarge { .. }) if entries > 1 => {
                 Err(RPCError::PayloadTooLarge(PayloadTooLarge::new_entries_hint(entries / 2)))
@@ -122,6 +154,29 @@ impl RaftNetwork<Types> for Client {
 }
 
 impl Client {
+    /// Sends entries, unless those from the same place on are under way; what was sent and the answer. Its caller may stop waiting.
+    async fn send_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<Types>,
+        last: LogId,
+    ) -> (LogId, Result<Answer, PeerError>) {
+        let same = self.under_way.as_ref();
+        let same = same.is_some_and(|sent| sent.vote == rpc.vote && sent.prev == rpc.prev_log_id);
+        if !same {
+            let (vote, prev) = (rpc.vote, rpc.prev_log_id);
+            let (network, to) = (self.network.clone(), self.to.clone());
+            let call = async move { network.call(&to, Request::Append(rpc), ENTRIES_TIMEOUT).await };
+            self.under_way = Some(UnderWay { vote, prev, last, call: tokio::spawn(call) });
+        }
+        let node_id = self.to.node_id;
+        let unknown = |reason: String| Err(PeerError::Unknown { node_id, reason });
+        let Some(sent) = &mut self.under_way else { return (last, unknown("nothing was sent".to_owned())) };
+        let last = sent.last;
+        let answer = (&mut sent.call).await.unwrap_or_else(|error| unknown(error.to_string()));
+        self.under_way = None;
+        (last, answer)
+    }
+
     async fn send(
         &self,
         vote: Vote,

@@ -1,13 +1,14 @@
 //! Requests of other nodes to the groups of this one.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use openraft::Snapshot;
 use openraft::error::{CheckIsLeaderError, RaftError};
-use openraft::{BasicNode, ChangeMembers, Snapshot};
 
 use super::RaftGroup;
-use super::message::{Answer, Change, Chunk, Request};
+use super::forward::Written;
+use super::intake::ENTRY_COMMANDS_MAX;
+use super::message::{Answer, Chunk, Request};
 use super::network::append_part;
 use super::proposed::Proposed;
 use super::snapshot::SnapshotData;
@@ -48,22 +49,31 @@ impl RaftGroup {
                 if !self.leads() {
                     return Answer::NotLeader;
                 }
+                if batch.commands.len() > ENTRY_COMMANDS_MAX {
+                    let reason = format!(
+                        "a batch has {} commands, {ENTRY_COMMANDS_MAX} is the most",
+                        batch.commands.len()
+                    );
+                    return Answer::Refused(reason);
+                }
                 let proposed = Proposed::new(serial, batch, Vec::new());
                 match self.settle(&proposed).await {
-                    Ok(()) => Answer::Proposed,
+                    Ok(Written::Over) => Answer::Proposed,
+                    Ok(Written::NotLeader) => Answer::NotLeader,
                     Err(reason) => Answer::Failed(reason),
                 }
             }
             Request::ReadIndex => self.read_index().await,
-            Request::Change(change) => self.change(change).await,
+            Request::Change(change) => self.change(change, Self::step_deadline()).await,
+            Request::Elect(last) => self.elect(last).await,
         }
     }
 
     /// Writes as the leader and waits until it is applied here.
-    async fn settle(&self, proposed: &Proposed) -> Result<(), String> {
+    async fn settle(&self, proposed: &Proposed) -> Result<Written, String> {
         match tokio::time::timeout(LEADER_TIMEOUT, self.write(proposed)).await {
             Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(())) => proposed.failure().map_or(Ok(()), |error| Err(error.to_string())),
+            Ok(Ok(written)) => proposed.failure().map_or(Ok(written), |error| Err(error.to_string())),
             Err(_) => Err(NO_QUORUM.to_owned()),
         }
     }
@@ -75,30 +85,6 @@ impl RaftGroup {
             Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(_)))) => Answer::NotLeader,
             Ok(Err(error)) => Answer::Failed(error.to_string()),
             Err(_) => Answer::Failed(NO_QUORUM.to_owned()),
-        }
-    }
-
-    /// One step of a membership change, as the leader.
-    pub(super) async fn change(&self, change: Change) -> Answer {
-        if !self.leads() {
-            return Answer::NotLeader;
-        }
-        let changed = match change {
-            Change::Learner { node_id, address } => {
-                self.raft.add_learner(node_id, BasicNode { addr: address }, true).await
-            }
-            Change::Voters(voters) => self.raft.change_membership(voters, true).await,
-            Change::Address { node_id, address } => {
-                let node = BTreeMap::from([(node_id, BasicNode { addr: address })]);
-                self.raft.change_membership(ChangeMembers::SetNodes(node), true).await
-            }
-            Change::Forget(node_id) => {
-                self.raft.change_membership(ChangeMembers::RemoveNodes([node_id].into()), true).await
-            }
-        };
-        match changed {
-            Ok(_) => Answer::Changed,
-            Err(error) => Answer::Failed(error.to_string()),
         }
     }
 

@@ -46,33 +46,44 @@ fn build(dir: &std::path::Path, kind: EngineKind) -> (LogStore, StateMachine) {
     build_on(Arc::new(OsDisk::new(dir.join("wal")).unwrap()), dir, kind)
 }
 
+/// With an engine that lost what the log was purged of.
+fn build_unchecked(dir: &std::path::Path, kind: EngineKind) -> (LogStore, StateMachine) {
+    build_with(Arc::new(OsDisk::new(dir.join("wal")).unwrap()), dir, kind, false)
+}
+
 fn build_on(disk: Arc<dyn Disk>, dir: &std::path::Path, kind: EngineKind) -> (LogStore, StateMachine) {
+    build_with(disk, dir, kind, true)
+}
+
+fn build_with(
+    disk: Arc<dyn Disk>,
+    dir: &std::path::Path,
+    kind: EngineKind,
+    check: bool,
+) -> (LogStore, StateMachine) {
     let options = WalOptions { segment_bytes: 64 << 10, directory: [0; 16] };
     let (wal, mut found) = Wal::open(disk, options).unwrap();
     let meter = Arc::new(Meter::new(1 << 30));
-    let recovered = found.remove(&0).unwrap_or_default();
-    let log = LogStore::new(0, Arc::new(wal), recovered, Arc::clone(&meter)).unwrap();
     let engine = engine::open(kind, &dir.join("state"), 1, 1 << 20).unwrap().remove(0);
-    let options = MachineOptions {
-        group: 0,
-        groups: 1,
-        resident_bytes_max: 1 << 20,
-        inbox_messages_max: 100,
-        inbox_bytes_max: 1 << 20,
-        incoming_dir: dir.join("state"),
-    };
+    let options =
+        MachineOptions { group: 0, groups: 1, resident_bytes_max: 1 << 20, incoming_dir: dir.join("state") };
     let failure = Arc::new(Failure::new());
     let machine = Machine::open(
         options,
         engine,
         Arc::new(ZeroClock),
-        meter,
+        Arc::clone(&meter),
         failure,
         Arc::new(Notify::new()),
         boot("b"),
     )
     .unwrap();
-    (log, StateMachine(Arc::new(machine)))
+    let recovered = found.remove(&0).unwrap_or_default();
+    if check {
+        machine.check_reaches(&recovered).unwrap();
+    }
+    let log = LogStore::new(0, Arc::new(wal), recovered, machine.applied(), meter).unwrap();
+    (log.clone(), StateMachine { machine: Arc::new(machine), log })
 }
 
 #[test]
@@ -96,9 +107,12 @@ fn retain(term: u64, index: u64, topic: &str) -> Entry<Types> {
 }
 
 fn retained(machine: &StateMachine) -> Vec<String> {
+    retained_in(&machine.machine)
+}
+
+fn retained_in(machine: &Machine) -> Vec<String> {
     let mut topics = Vec::new();
     machine
-        .0
         .retained_from("#", None, &mut usize::MAX.clone(), &mut |message| {
             topics.push(String::from_utf8(message.payload().to_vec()).unwrap());
             true
@@ -152,6 +166,101 @@ async fn a_snapshot_is_exported_received_and_installed() {
     }
 }
 
+/// P4, scenario 49: openraft purges the log up to a snapshot of another node while it is being installed. A crash in between leaves what
+/// was there before, also when the leader sent more already; after the installation the log goes on behind the snapshot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_while_a_snapshot_is_installed_leaves_log_and_state_that_fit() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_log, mut leader) = build(from.path(), EngineKind::Redb);
+    leader.apply([membership_ent(1, 1, 1, vec![[1].into()]), retain(1, 100, "t")]).await.unwrap();
+    let snapshot = leader.get_snapshot_builder().await.build_snapshot().await.unwrap();
+    let mut bytes = Vec::new();
+    snapshot.snapshot.export(&mut bytes).unwrap();
+    let upto = snapshot.meta.last_log_id.unwrap();
+    let blocking_append = async |log: &mut LogStore, entries: Vec<Entry<Types>>| {
+        openraft::storage::RaftLogStorageExt::blocking_append(log, entries).await.unwrap();
+    };
+    {
+        let (mut log, mut follower) = build(to.path(), EngineKind::Redb);
+        follower.apply([retain(1, 1, "old")]).await.unwrap();
+        blocking_append(&mut log, (1..4).map(|index| retain(1, index, "old")).collect()).await;
+        log.purge(upto).await.unwrap();
+        assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(upto));
+        tokio::select! {
+            biased;
+            () = blocking_append(&mut log, vec![retain(1, 101, "new")]) => panic!("behind a hole"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    {
+        let (mut log, mut follower) = build(to.path(), EngineKind::Redb);
+        assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(retain(1, 3, "old").log_id));
+        log.purge(upto).await.unwrap();
+        let received = follower.begin_receiving_snapshot().await.unwrap();
+        std::fs::write(received.path().unwrap(), &bytes).unwrap();
+        let mut writer = log.clone();
+        let (installed, ()) = tokio::join!(
+            follower.install_snapshot(&snapshot.meta, received),
+            blocking_append(&mut writer, vec![retain(1, 101, "new")])
+        );
+        installed.unwrap();
+    }
+    let (mut log, follower) = build(to.path(), EngineKind::Redb);
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!(state.last_purged_log_id, Some(upto));
+    assert_eq!(state.last_log_id, Some(retain(1, 101, "new").log_id));
+    assert_eq!(retained(&follower), ["t"]);
+}
+
+/// P4: a crash between a snapshot and the purge that follows leaves entries below the state, of a leader that lost even: they are dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_below_the_state_are_dropped_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let (mut log, mut machine) = build(dir.path(), EngineKind::Redb);
+        let lost: Vec<_> = (1..4).map(|index| retain(3, index, "lost")).collect();
+        openraft::storage::RaftLogStorageExt::blocking_append(&mut log, lost).await.unwrap();
+        machine.apply([retain(2, 80, "kept")]).await.unwrap();
+        machine.machine.export(&mut Vec::new()).unwrap();
+    }
+    let (mut log, _machine) = build(dir.path(), EngineKind::Redb);
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!(state.last_purged_log_id, Some(retain(2, 80, "kept").log_id));
+    assert_eq!(state.last_log_id, state.last_purged_log_id);
+}
+
+/// P9, scenario 22: a change of the voters that was cut between its two commits needs both majorities for ever; the next join finishes it.
+#[tokio::test]
+async fn a_cut_change_of_the_voters_is_finished_by_the_next_join() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, machine) = build(dir.path(), EngineKind::Memory);
+    let joint = membership_ent(0, 0, 0, vec![[1].into(), [1].into()]);
+    openraft::storage::RaftLogStorageExt::blocking_append(&mut log, [joint]).await.unwrap();
+    let start = Start { boot: boot("b"), peers: None, formation: Formation::Alone };
+    let group = RaftGroup::start(log, machine.machine, &start, Arc::new(ZeroClock)).await.unwrap();
+    let configs = || group.raft.metrics().borrow().membership_config.membership().get_joint_config().len();
+    assert_eq!(configs(), 2);
+    group.add(&crate::PeerAddress { node_id: 1, address: String::new() }).await.unwrap();
+    assert_eq!(configs(), 1);
+    group.shutdown().await;
+}
+
+/// P10: a batch of another node is as bounded as one of this node.
+#[tokio::test]
+async fn a_forwarded_batch_has_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, machine) = build(dir.path(), EngineKind::Memory);
+    let start = Start { boot: boot("b"), peers: None, formation: Formation::Alone };
+    let group = RaftGroup::start(log, machine.machine, &start, Arc::new(ZeroClock)).await.unwrap();
+    for (commands, taken) in [(4_096, true), (4_097, false)] {
+        let batch = Batch { boot: boot("b"), at: Millis(0), commands: vec![Command::Tidy; commands] };
+        let answer = group.answer(message::Request::Propose { serial: 1, batch }).await;
+        assert_eq!(matches!(answer, message::Answer::Proposed), taken, "{answer:?}");
+        assert_eq!(matches!(answer, message::Answer::Refused(_)), !taken, "{answer:?}");
+    }
+    group.shutdown().await;
+}
+
 /// Entries that left the cache are read back from the log, typed as they were.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_come_back_from_disk() {
@@ -163,10 +272,12 @@ async fn entries_come_back_from_disk() {
         log.save_vote(&vote).await.unwrap();
         openraft::storage::RaftLogStorageExt::blocking_append(&mut log, written.clone()).await.unwrap();
         log.save_committed(Some(written[9].log_id)).await.unwrap();
+        // The memory engine keeps nothing: as if it did.
+        log.covered(Some(written[2].log_id));
         log.purge(written[2].log_id).await.unwrap();
         log.truncate(written[15].log_id).await.unwrap();
     }
-    let (mut log, _machine) = build(dir.path(), EngineKind::Memory);
+    let (mut log, _machine) = build_unchecked(dir.path(), EngineKind::Memory);
     assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new_committed(3, 1)));
     assert_eq!(log.read_committed().await.unwrap(), Some(written[9].log_id));
     let state = log.get_log_state().await.unwrap();
@@ -205,7 +316,7 @@ async fn a_failed_fsync_refuses_everything_and_reports() {
         |topic: &str| Command::Retain { message: Message::new(topic, &[], topic.as_bytes()), stamp: None };
     {
         let (log, machine) = build_on(Arc::new(disk.clone()), dir.path(), EngineKind::Memory);
-        let group = RaftGroup::start(log, machine.0, &start, Arc::new(ZeroClock)).await.unwrap();
+        let group = RaftGroup::start(log, machine.machine, &start, Arc::new(ZeroClock)).await.unwrap();
         group.watch(Arc::clone(&failure));
         call(&group, Command::BootStart { lease_until: Millis(9) }).await.unwrap();
         call(&group, retain("kept")).await.unwrap();
@@ -217,8 +328,8 @@ async fn a_failed_fsync_refuses_everything_and_reports() {
     }
     let disk = disk.after_cut(|| false);
     let (log, machine) = build_on(Arc::new(disk), dir.path(), EngineKind::Memory);
-    let group = RaftGroup::start(log, machine.0, &start, Arc::new(ZeroClock)).await.unwrap();
-    assert_eq!(retained(&StateMachine(Arc::clone(&group.machine))), ["kept"]);
+    let group = RaftGroup::start(log, machine.machine, &start, Arc::new(ZeroClock)).await.unwrap();
+    assert_eq!(retained_in(&group.machine), ["kept"]);
 }
 
 /// DESIGN §9: bodies that came during a checkpoint and are over the budget already ask for the next one.
@@ -233,11 +344,11 @@ async fn bodies_that_cannot_be_evicted_yet_ask_for_a_checkpoint() {
     let batch = Proposed::new(1, Batch { boot, at: Millis(0), commands }, Vec::new());
     let entry = Entry { log_id: blank_ent::<Types>(1, 1, 1).log_id, payload: EntryPayload::Normal(batch) };
     machine.apply([entry]).await.unwrap();
-    let meter = Arc::clone(machine.0.meter());
+    let meter = Arc::clone(machine.machine.meter());
     assert!(meter.is_due().await, "the budget was crossed");
-    machine.0.evict();
+    machine.machine.evict();
     assert!(meter.is_due().await, "it is over the budget still");
     machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
-    assert_eq!(machine.0.read(|group| group.stat().messages_resident_bytes), 0);
+    assert_eq!(machine.machine.read(|group| group.stat().messages_resident_bytes), 0);
     assert!(!meter.is_due().await);
 }

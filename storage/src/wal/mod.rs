@@ -33,7 +33,7 @@ pub(crate) use times::Times;
 pub use times::{FSYNC_BUCKETS_NS, FsyncTimes};
 
 use crate::StorageError;
-use record::{RECORD_HEADER_BYTES, decode, segment_name};
+use record::{RECORD_HEADER_BYTES, Seal, decode, segment_name};
 use writer::Writer;
 
 /// Told where the records went, or why nothing is known of them. Called on the writer thread: must be short.
@@ -79,7 +79,7 @@ pub(crate) struct Mark {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WalOptions {
     pub(crate) segment_bytes: u64,
-    /// Identity of the data directory, stamped into every segment.
+    /// Identity of the data directory, stamped into every segment and secret to those whose bytes are written: see [`Seal`].
     pub(crate) directory: [u8; 16],
 }
 
@@ -93,6 +93,7 @@ pub(crate) struct Wal {
 #[derive(Debug)]
 struct Shared {
     disk: Arc<dyn Disk>,
+    directory: [u8; 16],
     queue: Mutex<Queue>,
     wake: Condvar,
     files: RwLock<HashMap<u64, Arc<dyn DiskFile>>>,
@@ -131,6 +132,7 @@ impl Wal {
         let (writer, recovered) = Writer::recover(Arc::clone(&disk), options)?;
         let shared = Arc::new(Shared {
             disk,
+            directory: options.directory,
             queue: Mutex::default(),
             wake: Condvar::new(),
             files: RwLock::default(),
@@ -184,11 +186,14 @@ impl Wal {
         let start = location.offset - RECORD_HEADER_BYTES as u64;
         let mut bytes = vec![0; record::record_bytes(location.len as usize)];
         file.read_at(start, &mut bytes).map_err(io)?;
-        let found = decode(&bytes, 0, location.segment).ok_or_else(|| StorageError::Damaged {
-            path: self.shared.disk.path(&name),
-            offset: start,
-            what: "a record that was whole before is damaged now".to_owned(),
-        })?;
+        let found =
+            decode(&bytes, 0, Seal::of(self.shared.directory, location.segment)).ok_or_else(|| {
+                StorageError::Damaged {
+                    path: self.shared.disk.path(&name),
+                    offset: start,
+                    what: "a record that was whole before is damaged now".to_owned(),
+                }
+            })?;
         bytes.truncate(found.payload.end);
         bytes.drain(..found.payload.start);
         Ok(bytes)

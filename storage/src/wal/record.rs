@@ -11,7 +11,7 @@ pub(crate) const ALIGN: usize = 8;
 /// One record's payload; far above any proposal (4 MiB and one largest MQTT packet).
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
-const SEGMENT_MAGIC: [u8; 6] = *b"XMQW\0\x01";
+const SEGMENT_MAGIC: [u8; 6] = *b"XMQW\0\x02";
 
 /// What a record says. Durable numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,13 +72,35 @@ pub(crate) struct Found {
     pub(crate) end: usize,
 }
 
+/// What the checksum of every record of a segment begins with: the identity of the data directory, which nobody outside knows, and the
+/// segment's number. So a record of another place never passes for one of this segment, nor do bytes that a client chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seal(u32);
+
+impl Seal {
+    pub(crate) fn of(directory: [u8; 16], segment: u64) -> Self {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&directory);
+        hasher.update(&segment.to_le_bytes());
+        Self(hasher.finalize())
+    }
+
+    /// CRC-32 that goes on over the header without the checksum, and the payload.
+    fn checksum(self, record: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.0);
+        hasher.update(&record[..4]);
+        hasher.update(&record[8..]);
+        hasher.finalize()
+    }
+}
+
 /// Bytes that a record with this payload takes.
 pub(crate) const fn record_bytes(payload: usize) -> usize {
     (RECORD_HEADER_BYTES + payload).next_multiple_of(ALIGN)
 }
 
 /// Appends one record to `out`. `number - write_start` must fit 32 bits: a write holds fewer records.
-pub(crate) fn encode(record: &Record, segment: u64, number: u64, write_start: u64, out: &mut Vec<u8>) {
+pub(crate) fn encode(record: &Record, seal: Seal, number: u64, write_start: u64, out: &mut Vec<u8>) {
     let at = out.len();
     let len = u32::try_from(record.payload.len()).expect("a payload is below 1 GiB");
     let back = u32::try_from(number - write_start).expect("a write has fewer than 2^32 records");
@@ -91,13 +113,13 @@ pub(crate) fn encode(record: &Record, segment: u64, number: u64, write_start: u6
     out.extend_from_slice(&record.group.to_le_bytes());
     out.extend_from_slice(&[record.kind as u8, 0]);
     out.extend_from_slice(&record.payload);
-    let crc = checksum(segment, &out[at..]);
+    let crc = seal.checksum(&out[at..]);
     out[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
     out.resize(at + record_bytes(record.payload.len()), 0);
 }
 
 /// The record at `at`, if there is a whole and valid one.
-pub(crate) fn decode(bytes: &[u8], at: usize, segment: u64) -> Option<Found> {
+pub(crate) fn decode(bytes: &[u8], at: usize, seal: Seal) -> Option<Found> {
     let header = bytes.get(at..at.checked_add(RECORD_HEADER_BYTES)?)?;
     let kind = Kind::from_u8(header[38])?;
     let len = u32_at(header, 0) as usize;
@@ -111,7 +133,7 @@ pub(crate) fn decode(bytes: &[u8], at: usize, segment: u64) -> Option<Found> {
         return None;
     }
     let payload = at + RECORD_HEADER_BYTES..at + RECORD_HEADER_BYTES + len;
-    if checksum(segment, &bytes[at..payload.end]) != u32_at(header, 4) {
+    if seal.checksum(&bytes[at..payload.end]) != u32_at(header, 4) {
         return None;
     }
     if bytes[payload.end..end].iter().any(|byte| *byte != 0) {
@@ -127,16 +149,6 @@ pub(crate) fn decode(bytes: &[u8], at: usize, segment: u64) -> Option<Found> {
         payload,
         end,
     })
-}
-
-/// CRC-32 over the segment's number, the header without the checksum, and the payload. The number keeps a record of one segment from
-/// passing in another.
-fn checksum(segment: u64, record: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&segment.to_le_bytes());
-    hasher.update(&record[..4]);
-    hasher.update(&record[8..]);
-    hasher.finalize()
 }
 
 /// What a segment's header says.

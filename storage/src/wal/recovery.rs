@@ -6,7 +6,7 @@
 
 use super::disk::{Disk, DiskFile, TEMPORARY};
 use super::record::{
-    ALIGN, Found, SEGMENT_HEADER_BYTES, SegmentHeader, decode, parse_segment_name, segment_name,
+    ALIGN, Found, SEGMENT_HEADER_BYTES, Seal, SegmentHeader, decode, parse_segment_name, segment_name,
 };
 use crate::StorageError;
 
@@ -35,7 +35,8 @@ pub(crate) struct Tail {
     pub(crate) older: Vec<u64>,
 }
 
-/// Reads every segment, hands each whole record in order to `visit`, and cuts a torn tail. `None`: the log is new.
+/// Reads every segment, hands each whole record in order to `visit`, and cuts a torn tail. What it handed out is durable when it returns.
+/// `None`: the log is new.
 pub(crate) fn recover(
     disk: &dyn Disk,
     directory: [u8; 16],
@@ -69,17 +70,18 @@ pub(crate) fn recover(
             );
             return Err(damaged(disk, &name, bytes.len() as u64, &what));
         }
-        let scan = scan(&bytes, segment, header.first, visit)?;
+        let seal = Seal::of(directory, segment);
+        let scan = scan(&bytes, segment, seal, header.first, visit)?;
         next = Some(scan.next);
         if segment != last {
             // Whether records are missing here shows at the header of the segment behind it.
             continue;
         }
-        if let Some(later) = later_write(&bytes, scan.at, segment, scan.next) {
+        if let Some(later) = later_write(&bytes, scan.at, seal, scan.next) {
             let what = format!("a record is damaged, but records of a later write follow at offset {later}");
             return Err(damaged(disk, &name, scan.at as u64, &what));
         }
-        cut(file.as_ref(), &bytes, scan.at).map_err(|error| io(disk, &name, error))?;
+        settle(file.as_ref(), &bytes, &scan).map_err(|error| io(disk, &name, error))?;
         segments.pop();
         return Ok(Some(Tail {
             segment,
@@ -129,15 +131,28 @@ fn read(disk: &dyn Disk, name: &str) -> Result<(Box<dyn DiskFile>, Vec<u8>), Sto
 }
 
 struct Scan {
+    /// Where the last write begins, of which whole records were found.
+    write_at: usize,
+    /// Where there is no record any more.
     at: usize,
     next: u64,
 }
 
 /// Visits whole records until the first place where there is none with the expected number.
-fn scan(bytes: &[u8], segment: u64, first: u64, visit: &mut Visit<'_>) -> Result<Scan, StorageError> {
+fn scan(
+    bytes: &[u8],
+    segment: u64,
+    seal: Seal,
+    first: u64,
+    visit: &mut Visit<'_>,
+) -> Result<Scan, StorageError> {
     let mut at = SEGMENT_HEADER_BYTES;
+    let mut write_at = at;
     let mut next = first;
-    while let Some(found) = decode(bytes, at, segment).filter(|found| found.number == next) {
+    while let Some(found) = decode(bytes, at, seal).filter(|found| found.number == next) {
+        if found.write_start == found.number {
+            write_at = at;
+        }
         let location = Location {
             segment,
             offset: found.payload.start as u64,
@@ -147,14 +162,14 @@ fn scan(bytes: &[u8], segment: u64, first: u64, visit: &mut Visit<'_>) -> Result
         at = found.end;
         next += 1;
     }
-    Ok(Scan { at, next })
+    Ok(Scan { write_at, at, next })
 }
 
 /// Offset of a valid record behind `at` that belongs to a later write than record `expected` would.
-fn later_write(bytes: &[u8], at: usize, segment: u64, expected: u64) -> Option<usize> {
+fn later_write(bytes: &[u8], at: usize, seal: Seal, expected: u64) -> Option<usize> {
     let mut at = at;
     while at < bytes.len() {
-        if let Some(found) = decode(bytes, at, segment)
+        if let Some(found) = decode(bytes, at, seal)
             && found.write_start > expected
         {
             return Some(at);
@@ -164,10 +179,17 @@ fn later_write(bytes: &[u8], at: usize, segment: u64, expected: u64) -> Option<u
     None
 }
 
-/// Overwrites what is behind the tail with zeros, so that no remnant of a torn write can ever pass for a record that follows.
-fn cut(file: &dyn DiskFile, bytes: &[u8], at: usize) -> std::io::Result<()> {
-    let Some(dirty) = bytes[at..].iter().rposition(|byte| *byte != 0) else { return Ok(()) };
-    file.write_at(at as u64, &vec![0; dirty + 1])?;
+/// Makes the end of the log what it looks like. The last write may be in the page cache alone: of a process that was killed before its
+/// fsync, or whose fsync failed, after which the kernel takes those pages for written. So it is written again. All before it was synced
+/// before it began. What is behind the tail becomes zeros, so that no remnant of a torn write can ever pass for a record that follows.
+fn settle(file: &dyn DiskFile, bytes: &[u8], scan: &Scan) -> std::io::Result<()> {
+    let dirty = bytes[scan.at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let mut end = bytes[scan.write_at..scan.at].to_vec();
+    end.resize(end.len() + dirty, 0);
+    if end.is_empty() {
+        return Ok(());
+    }
+    file.write_at(scan.write_at as u64, &end)?;
     file.sync()
 }
 

@@ -67,6 +67,11 @@ impl SimDisk {
         self.0.lock().files[name].lock().current.clone()
     }
 
+    /// Changes a byte in the page cache alone: a write that was cut short by the end of the process.
+    pub(crate) fn scribble(&self, name: &str, at: usize) {
+        self.0.lock().files[name].lock().current[at] ^= 1;
+    }
+
     /// Changes bytes behind the log's back.
     pub(crate) fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let content = self.0.lock();

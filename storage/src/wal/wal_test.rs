@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use proptest::prelude::*;
 
-use super::record::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, encode, record_bytes};
+use super::record::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Seal, SegmentHeader, encode, record_bytes};
 use super::sim_disk::SimDisk;
 use super::*;
 
@@ -39,7 +39,7 @@ fn payloads(wal: &Wal, found: &Recovered) -> Vec<(u64, Vec<u8>)> {
 fn golden_record_and_segment_header() {
     let record = Record { group: 2, kind: Kind::Entry, index: 5, term: 3, payload: b"hello".to_vec() };
     let mut bytes = Vec::new();
-    encode(&record, 9, 17, 16, &mut bytes);
+    encode(&record, Seal::of([7; 16], 9), 17, 16, &mut bytes);
     assert_eq!(
         crate::identity::hex(&bytes),
         format!(
@@ -62,7 +62,7 @@ fn golden_record_and_segment_header() {
     assert_eq!(
         crate::identity::hex(&header.encode()),
         format!(
-            "584d51570001{}{}{}{}{}{}{}",
+            "584d51570002{}{}{}{}{}{}{}",
             "0000",
             "0900000000000000",
             "1100000000000000",
@@ -74,8 +74,8 @@ fn golden_record_and_segment_header() {
     );
 }
 
-const GOLDEN_CRC: &str = "c7451f8a";
-const GOLDEN_HEADER_CRC: &str = "5aed1440";
+const GOLDEN_CRC: &str = "c77566ca";
+const GOLDEN_HEADER_CRC: &str = "6a381026";
 
 #[test]
 fn records_marks_and_payloads_come_back() {
@@ -162,6 +162,55 @@ fn a_failed_fsync_is_the_end() {
     );
     wal.close();
     let (wal, found) = open(&disk.after_cut(|| false)).unwrap();
+    assert_eq!(payloads(&wal, &found[&0]), [(1, vec![1; 10])]);
+}
+
+/// P4, scenario 49: what recovery handed out survives a power cut, also when the process before it was killed before its fsync: a follower
+/// tells its leader that it has those entries.
+#[test]
+fn what_recovery_found_is_durable() {
+    for torn in [false, true] {
+        let disk = SimDisk::default();
+        let (wal, _) = open(&disk).unwrap();
+        write(&wal, vec![entry(0, 1, 1, 10)]).unwrap();
+        disk.fail_sync_after(0);
+        assert!(write(&wal, vec![entry(0, 2, 2, 10), entry(0, 3, 3, 1_000)]).is_none());
+        wal.close();
+        if torn {
+            disk.scribble(&disk.names()[0], SEGMENT_HEADER_BYTES + 2 * record_bytes(10) + 600);
+        }
+        let (wal, found) = open(&disk).unwrap();
+        let before = payloads(&wal, &found[&0]);
+        assert_eq!(before.len(), if torn { 2 } else { 3 });
+        wal.close();
+        let (wal, found) = open(&disk.after_cut(|| false)).unwrap();
+        assert_eq!(payloads(&wal, &found[&0]), before);
+    }
+}
+
+/// P4, P9: a client chooses the bytes of its messages. A whole record among them never passes for a later write when the record around it is
+/// torn.
+#[test]
+fn a_payload_never_passes_for_a_record() {
+    let disk = SimDisk::default();
+    let (wal, _) = open(&disk).unwrap();
+    write(&wal, vec![entry(0, 1, 1, 10)]).unwrap();
+    let mut forged = Vec::new();
+    for directory in [[0; 16], [8; 16]] {
+        encode(&entry(0, 9, 9, 16), Seal::of(directory, 1), 9, 9, &mut forged);
+    }
+    // As records were sealed before: with the number of the segment alone.
+    let at = forged.len();
+    encode(&entry(0, 9, 9, 16), Seal::of([0; 16], 1), 9, 9, &mut forged);
+    let mut old = crc32fast::Hasher::new();
+    old.update(&1u64.to_le_bytes());
+    old.update(&forged[at..at + 4]);
+    old.update(&forged[at + 8..at + RECORD_HEADER_BYTES + 16]);
+    forged[at + 4..at + 8].copy_from_slice(&old.finalize().to_le_bytes());
+    write(&wal, vec![Record { payload: forged, ..entry(0, 2, 0, 0) }]).unwrap();
+    wal.close();
+    disk.damage(&disk.names()[0], |bytes| bytes[SEGMENT_HEADER_BYTES + record_bytes(10) + 9] ^= 1);
+    let (wal, found) = open(&disk).unwrap();
     assert_eq!(payloads(&wal, &found[&0]), [(1, vec![1; 10])]);
 }
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::SyncSender;
 
 use super::disk::{Disk, DiskFile};
 use super::record::{
-    Found, Kind, RECORD_HEADER_BYTES, Record, SEGMENT_HEADER_BYTES, SegmentHeader, encode, record_bytes,
-    segment_name,
+    Found, Kind, RECORD_HEADER_BYTES, Record, SEGMENT_HEADER_BYTES, Seal, SegmentHeader, encode,
+    record_bytes, segment_name,
 };
 use super::recovery::{Location, Tail, io as io_error, recover};
 use super::{Mark, Marks, Poison, Recovered, RecoveredEntry, Request, Shared, WalOptions};
@@ -27,6 +27,7 @@ pub(super) struct Writer {
 
 struct Current {
     segment: u64,
+    seal: Seal,
     file: Arc<dyn DiskFile>,
     len: u64,
     /// Where the next write goes.
@@ -64,7 +65,7 @@ impl Writer {
         })?;
         let marks = groups.iter().map(|(group, found)| (*group, found.marks.clone())).collect();
         let current = match tail {
-            Some(tail) => Current::from_tail(tail, &mut segments),
+            Some(tail) => Current::from_tail(tail, options, &mut segments),
             None => Current::first(disk.as_ref(), options, &mut segments)?,
         };
         Ok((Self { disk, options, current, segments, marks, buffer: Vec::new() }, groups))
@@ -166,7 +167,7 @@ impl Writer {
             write_start = self.current.next;
         }
         let offset = self.current.at + self.buffer.len() as u64 + RECORD_HEADER_BYTES as u64;
-        encode(record, self.current.segment, self.current.next, write_start, &mut self.buffer);
+        encode(record, self.current.seal, self.current.next, write_start, &mut self.buffer);
         self.current.next += 1;
         if let Some(locations) = locations {
             let len = u32::try_from(record.payload.len()).expect("a payload is below 1 GiB");
@@ -201,12 +202,13 @@ impl Writer {
     /// Starts the next segment with the marks of every group, so that it stands without the older ones.
     fn roll(&mut self, record_bytes: u64, shared: &Shared) -> io::Result<()> {
         let segment = self.current.segment + 1;
+        let seal = Seal::of(self.options.directory, segment);
         let mut next = self.current.next;
         let first = next;
         let mut head = vec![0; SEGMENT_HEADER_BYTES];
         for (group, marks) in &self.marks {
             let record = marks.to_record(*group);
-            encode(&record, segment, next, first, &mut head);
+            encode(&record, seal, next, first, &mut head);
             next += 1;
         }
         let len = self.options.segment_bytes.max(head.len() as u64 + record_bytes);
@@ -215,7 +217,7 @@ impl Writer {
         let file: Arc<dyn DiskFile> = self.disk.create(&segment_name(segment), len, &head)?.into();
         shared.files.write().insert(segment, Arc::clone(&file));
         self.segments.push_back(Segment { number: segment, ..Segment::default() });
-        self.current = Current { segment, file, len, at: head.len() as u64, next };
+        self.current = Current { segment, seal, file, len, at: head.len() as u64, next };
         Ok(())
     }
 
@@ -240,7 +242,7 @@ impl Writer {
 }
 
 impl Current {
-    fn from_tail(tail: Tail, segments: &mut VecDeque<Segment>) -> Self {
+    fn from_tail(tail: Tail, options: WalOptions, segments: &mut VecDeque<Segment>) -> Self {
         // Segments that hold no record were not visited.
         let mut all: VecDeque<Segment> = VecDeque::new();
         for number in tail.older.iter().copied().chain([tail.segment]) {
@@ -249,7 +251,14 @@ impl Current {
             all.push_back(segment.unwrap_or(Segment { number, ..Segment::default() }));
         }
         *segments = all;
-        Self { segment: tail.segment, file: tail.file.into(), len: tail.len, at: tail.at, next: tail.next }
+        Self {
+            segment: tail.segment,
+            seal: Seal::of(options.directory, tail.segment),
+            file: tail.file.into(),
+            len: tail.len,
+            at: tail.at,
+            next: tail.next,
+        }
     }
 
     fn first(
@@ -262,7 +271,14 @@ impl Current {
         let name = segment_name(1);
         let file = disk.create(&name, len, &header.encode()).map_err(|error| io_error(disk, &name, error))?;
         segments.push_back(Segment { number: 1, ..Segment::default() });
-        Ok(Self { segment: 1, file: file.into(), len, at: SEGMENT_HEADER_BYTES as u64, next: 1 })
+        Ok(Self {
+            segment: 1,
+            seal: Seal::of(options.directory, 1),
+            file: file.into(),
+            len,
+            at: SEGMENT_HEADER_BYTES as u64,
+            next: 1,
+        })
     }
 }
 

@@ -41,8 +41,6 @@ pub(crate) fn options(dir: &Path) -> Options {
         segment_bytes: 256 << 10,
         checkpoint_bytes: 64 << 20,
         resident_bytes_max: 64 << 20,
-        inbox_messages_max: 1_000_000,
-        inbox_bytes_max: 1 << 30,
         peers: None,
         formation: storage::Formation::Alone,
     }

@@ -11,6 +11,8 @@ pub(super) struct Index<'a> {
     pub(super) sessions: Vec<Vec<Connection>>,
     /// By session: when an operator asked for its end and was told of it.
     pub(super) ends: Vec<Vec<(Micros, Micros)>>,
+    /// By session: since when an End that was asked for may come at any time.
+    pub(super) doubts: Vec<Micros>,
     pub(super) messages: HashMap<Message, Publication>,
     /// By node: from when until when it did not execute.
     pub(super) halts: HashMap<u8, Vec<(Micros, Micros)>>,
@@ -69,6 +71,7 @@ impl<'a> Index<'a> {
             history,
             sessions: vec![Vec::new(); sessions],
             ends: vec![Vec::new(); sessions],
+            doubts: vec![Micros::MAX; sessions],
             messages: HashMap::new(),
             halts: HashMap::new(),
             troubles: HashMap::new(),
@@ -89,6 +92,9 @@ impl<'a> Index<'a> {
             }
             let session = event.session as usize;
             match event.what {
+                What::EndDoubted { asked } => {
+                    self.doubts[session] = self.doubts[session].min(asked);
+                }
                 What::Ended { asked } => self.ends[session].push((asked, event.at)),
                 What::Connect { node, user, will } => {
                     places.insert(event.connection, (session, self.sessions[session].len()));

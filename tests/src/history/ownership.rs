@@ -143,7 +143,8 @@ fn continuity(index: &Index<'_>, session: u32, connections: &[Connection], found
         let Some(before) = before else { continue };
         let earlier = &connections[before];
         let since = earlier.connected.map_or(0, |(at, _)| at);
-        let overlapping = ends.iter().any(|(asked, told)| *asked < connected && *told > earlier.asked);
+        let overlapping = ends.iter().any(|(asked, told)| *asked < connected && *told > earlier.asked)
+            || index.doubts[session as usize] < connected;
         if !present && !overlapping {
             let says =
                 format!("{} was gone: Session Present is 0, though nobody ended it", index.name(session));

@@ -238,6 +238,16 @@ fn p4_a_session_is_lost() {
 }
 
 #[test]
+fn p4_a_session_whose_end_was_asked_for_may_be_gone() {
+    let mut script = Script::new();
+    script.connect(X, 1, 1, false);
+    let asked = script.now() + 1;
+    script.say(X, 0, What::EndDoubted { asked });
+    script.connect(X, 2, 2, false);
+    script.breaks(&[]);
+}
+
+#[test]
 fn p8_another_user_is_let_in() {
     let mut script = Script::new();
     script.connect(X, 1, 1, false);

@@ -141,6 +141,8 @@ impl Victim {
             if answer.is_ok_and(|(head, _)| head.starts_with("HTTP/1.1 200")) {
                 field.recorder.note(self.who.session, link.connection, What::Ended { asked });
                 link.probe(PATIENCE);
+            } else {
+                field.recorder.note(self.who.session, link.connection, What::EndDoubted { asked });
             }
         }
     }

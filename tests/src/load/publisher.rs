@@ -20,7 +20,7 @@ pub struct Publisher {
     pub topic: String,
     pub qos: u8,
     pub retain: bool,
-    /// Unacknowledged at a time.
+    /// Unacknowledged at a time: not more than the Receive Maximum of the broker, 100 unless configured.
     pub window: usize,
     /// Messages a second.
     pub rate: u32,

@@ -74,12 +74,15 @@ impl Subscriber {
         let mut link: Option<Link> = None;
         let mut subscribed = false;
         while !field.is_over() {
+            let fresh = link.is_none();
             let Some(mut current) = link.take().or_else(|| self.connect(field, node)) else {
                 node = node % nodes + 1;
                 std::thread::sleep(BACKOFF);
                 continue;
             };
-            subscribed &= current.present;
+            if fresh {
+                subscribed &= current.present;
+            }
             if !subscribed && !current.subscribe(&self.streams, self.qos, field.patience) {
                 node = node % nodes + 1;
                 continue;

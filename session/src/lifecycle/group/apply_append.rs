@@ -3,7 +3,7 @@
 use super::messages::MESSAGE_BYTES_MAX;
 use super::rows::RowId;
 use super::stamps::Use;
-use super::state::stamp_row;
+use super::state::{Received, stamp_row};
 use super::{Appended, Group};
 use crate::lifecycle::command::{Ack, AckKind, Append, QuotaRule, SessionRef, Stamp};
 use crate::lifecycle::reply::{Conflict, Reply};
@@ -157,15 +157,31 @@ impl Group {
             return Err(Conflict::Illegal);
         }
         let (children, dirty, _) = self.fenced(session)?;
-        if let Some(sequence) = children.received.get(&packet_id) {
-            return Ok(Reply::Received { first: false, sequence: *sequence });
+        if let Some(Received { sequence, routed }) = children.received.get(&packet_id).copied() {
+            return Ok(Reply::Received { routed, sequence });
         }
         let sequence = children.next_sequence;
         children.next_sequence = sequence.checked_add(1).ok_or(Conflict::Exhausted)?;
-        children.received.insert(packet_id, sequence);
+        children.received.insert(packet_id, Received { sequence, routed: false });
         children.touch(session.lifetime, &mut dirty.lifetimes);
         dirty.rows.insert(RowId::Received(session.lifetime, packet_id));
-        Ok(Reply::Received { first: true, sequence })
+        Ok(Reply::Received { routed: false, sequence })
+    }
+
+    /// Inbound QoS 2: connections were served.
+    pub(super) fn routed(
+        &mut self,
+        session: SessionRef,
+        packet_id: u16,
+        sequence: u64,
+    ) -> Result<Reply, Conflict> {
+        let (children, dirty, _) = self.fenced(session)?;
+        let received = children.received.get_mut(&packet_id).filter(|known| known.sequence == sequence);
+        let unchanged = received.is_none_or(|known| std::mem::replace(&mut known.routed, true));
+        if !unchanged {
+            dirty.rows.insert(RowId::Received(session.lifetime, packet_id));
+        }
+        Ok(Reply::Done { revision: 0, unchanged })
     }
 
     /// Inbound QoS 2: PUBREL.

@@ -23,8 +23,9 @@ impl Group {
         digest: [u8; 32],
     ) -> Result<Reply, Conflict> {
         check_connect(boot, connect)?;
+        let denied = self.denies(&connect.owner.key, connect.uid.as_ref(), self.clock);
         let Some(slot) = self.sessions.get(&connect.owner.key) else {
-            return self.connect_new(connect, digest);
+            return if denied { Err(Conflict::Denied) } else { self.connect_new(connect, digest) };
         };
         let old = &slot.row;
         if old.last_digest == digest {
@@ -33,6 +34,10 @@ impl Group {
                 .as_ref()
                 .is_some_and(|(_, previous)| previous.session_generation == connect.owner.session_generation);
             return Ok(Reply::Row { row: Box::new(old.clone()), unchanged: true, session_present });
+        }
+        // Behind the answer to an exact retry: that CONNECT was committed before the denial.
+        if denied {
+            return Err(Conflict::Denied);
         }
         if old.uid != connect.uid && slot.binding_holds(self.clock) {
             return Err(Conflict::Binding);

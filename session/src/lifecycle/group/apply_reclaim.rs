@@ -140,8 +140,9 @@ impl Group {
         let (entries, more_entries) = self.tidy_inboxes();
         let stamps = self.tidy_stamps();
         self.tidy_boots();
-        let done = retained < TIDY_MAX && !more_entries && stamps < TIDY_MAX;
-        let removed = retained + entries + stamps;
+        let denials = self.tidy_denied(TIDY_MAX);
+        let done = retained < TIDY_MAX && !more_entries && stamps < TIDY_MAX && denials < TIDY_MAX;
+        let removed = retained + entries + stamps + denials;
         Reply::Reclaimed { removed: u32::try_from(removed).unwrap_or(u32::MAX), done }
     }
 

@@ -8,10 +8,10 @@ use serde::Deserialize;
 
 use super::inbox::{CHUNK, Inbox, Loaded};
 use super::rows::{
-    BODY, BOOT, CHUNK_ROW, ChunkRow, LIFETIME, LifetimeRow, META, MetaRow, ORIGIN, OriginRow, RECEIVED,
-    RETAINED, RetainedRow, SESSION, STAMP, SUBSCRIPTION, StoredSession, VERSION, WILL,
+    BODY, BOOT, CHUNK_ROW, ChunkRow, DENIED, LIFETIME, LifetimeRow, META, MetaRow, ORIGIN, OriginRow,
+    RECEIVED, RETAINED, RetainedRow, SESSION, STAMP, SUBSCRIPTION, StoredSession, VERSION, WILL,
 };
-use super::state::{Children, Lifetime, Slot, count_state};
+use super::state::{Children, Lifetime, Received, Slot, count_state};
 use super::{BootState, Group, RowError, WillSlot};
 use crate::id::{Boot, Owner};
 use crate::invariants;
@@ -44,12 +44,15 @@ impl Group {
             CHUNK_ROW => self.load_chunk(key, rest, decode(key, value)?)?,
             RECEIVED => {
                 let (lifetime, packet_id) = numbered_packet(key, rest)?;
-                let sequence: u64 = decode(key, value)?;
+                let (sequence, routed) = match decode(key, value) {
+                    Ok(sequence) => (sequence, false),
+                    Err(_) => decode::<(u64, bool)>(key, value)?,
+                };
                 let children = self.loaded_children(key, lifetime)?;
                 if packet_id == 0 || sequence >= children.next_sequence {
                     return Err(corrupt(key, "the packet id or its sequence was never given out"));
                 }
-                children.received.insert(packet_id, sequence);
+                children.received.insert(packet_id, Received { sequence, routed });
             }
             ORIGIN => {
                 let row: OriginRow = decode(key, value)?;
@@ -65,6 +68,7 @@ impl Group {
                 }
             }
             RETAINED => self.load_retained(key, text(key, rest)?, decode(key, value)?)?,
+            DENIED => self.load_denied(key, decode(key, value)?)?,
             BODY => {
                 let len = Self::decode_body(value)?.len() as u64;
                 if self.messages.len(number(key, rest)?) != Some(len) {
@@ -144,6 +148,7 @@ impl Group {
         self.revision_floor = row.revision_floor;
         self.quota_rule = row.quota_rule;
         self.quota_retained = row.quota_retained;
+        self.stamps.retention_ms = row.stamp_retention_ms;
         self.dirty.meta = false;
         // Rows of channels come before this one, which says which ids of messages were given out.
         let messages = &mut self.messages;

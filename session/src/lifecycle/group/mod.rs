@@ -19,7 +19,7 @@ use self::stamps::Stamps;
 use self::state::Lifetime;
 use super::command::{Batch, Command, QuotaRule, WillKey};
 use super::reply::{Conflict, Reply};
-use super::row::{BootRow, InboxStat, SessionRow, WillRow, WillStage};
+use super::row::{BootRow, DenyRow, InboxStat, SessionRow, Subject, WillRow, WillStage};
 use crate::id::{Boot, Key};
 use crate::message::{Message, QoS};
 use crate::queue::Space;
@@ -28,6 +28,7 @@ use crate::time::Millis;
 mod apply_append;
 mod apply_boot;
 mod apply_connect;
+mod apply_deny;
 mod apply_disconnect;
 mod apply_queue;
 mod apply_reclaim;
@@ -74,6 +75,7 @@ pub struct Group {
     messages: Messages,
     retained: BTreeMap<Arc<str>, u64>,
     stamps: Stamps,
+    denied: BTreeMap<Subject, DenyRow>,
     /// Leases and channels of the queue layer.
     space: Space,
     // derived
@@ -269,6 +271,7 @@ impl Group {
             messages: Messages::new(),
             retained: BTreeMap::new(),
             stamps: Stamps::new(),
+            denied: BTreeMap::new(),
             space: Space::default(),
             retained_expiry: BTreeSet::new(),
             expiring: BTreeSet::new(),
@@ -378,8 +381,16 @@ impl Group {
                 Ok(Reply::Done { revision: 0, unchanged })
             }
             Command::Feed(append) => self.feed(append, appended),
+            Command::Deny(row) => self.deny(row),
+            Command::Allow(subject) => Ok(self.allow(subject)),
             Command::Lease(command) => Ok(self.lease(command)),
             Command::Queue(command) => Ok(self.queue(command)),
+            Command::Routed { session, packet_id, sequence } => self.routed(*session, *packet_id, *sequence),
+            Command::StampRetention { ms } => {
+                let unchanged = self.stamps.retention_ms >= *ms;
+                self.stamps.retention_ms = self.stamps.retention_ms.max(*ms);
+                Ok(Reply::Done { revision: 0, unchanged })
+            }
         }
     }
 

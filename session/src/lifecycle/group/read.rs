@@ -45,6 +45,12 @@ impl Group {
         self.quota_retained
     }
 
+    /// How long the stamps of a silent publisher are kept, milliseconds.
+    #[must_use]
+    pub fn stamp_retention_ms(&self) -> u64 {
+        self.stamps.retention_ms
+    }
+
     /// The row of a key.
     #[must_use]
     pub fn session(&self, key: &Key) -> Option<&SessionRow> {
@@ -193,19 +199,11 @@ impl Group {
     /// Inbound QoS 2 packet ids that are received and not released, ascending.
     #[must_use]
     pub fn received(&self, lifetime: u64) -> Vec<u16> {
-        self.received_sequences(lifetime).map(|(packet_id, _)| packet_id).collect()
-    }
-
-    /// The same with the sequence that stamps the appends of each.
-    pub fn received_sequences(&self, lifetime: u64) -> impl Iterator<Item = (u16, u64)> {
         self.lifetimes
             .get(&lifetime)
             .filter(|life| !life.ended)
             .and_then(|life| life.children.as_deref())
-            .into_iter()
-            .flat_map(|children| {
-                children.received.iter().map(|(packet_id, sequence)| (*packet_id, *sequence))
-            })
+            .map_or_else(Vec::new, |children| children.received.keys().copied().collect())
     }
 
     /// Retained messages that `filter` (no `$share/`) matches: (topic, message or `None` when on disk, message id), in topic

@@ -14,7 +14,8 @@
 //! | 9 | origin | origin of stamps |
 //! | 10 | origin, packet id (+ 65,536: of a retained value) | stamp |
 //! | 11 | topic | reference to a retained message |
-//! | 12 | message id | message body |
+//! | 12 | 1, user or 2, namespace, NUL, ClientID | denial |
+//! | 64 | message id | message body |
 //!
 //! Numbers in keys are big-endian. Rows that refer to a message repeat its length and expiry, so that loading needs no body.
 
@@ -28,7 +29,7 @@ use super::stamps::Origin;
 use super::{Group, RowError, RowVisitor};
 use crate::id::{Boot, Key};
 use crate::lifecycle::command::{QuotaRule, WillKey};
-use crate::lifecycle::row::SessionRow;
+use crate::lifecycle::row::{SessionRow, Subject};
 use crate::message::{Message, QoS};
 use crate::time::Millis;
 
@@ -46,7 +47,9 @@ pub(super) const RECEIVED: u8 = 8;
 pub(super) const ORIGIN: u8 = 9;
 pub(super) const STAMP: u8 = 10;
 pub(super) const RETAINED: u8 = 11;
-pub(super) const BODY: u8 = 12;
+pub(super) const DENIED: u8 = 12;
+/// The last kind: loading may stop before it.
+pub(super) const BODY: u8 = 64;
 
 /// A row that is written one by one; the order is that of the keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +62,7 @@ pub(super) enum RowId {
     Origin(u64),
     Stamp(u64, u32),
     Retained(Arc<str>),
+    Denied(Subject),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,6 +78,7 @@ pub(super) struct MetaRow {
     pub stamps_max: u64,
     pub quota_rule: QuotaRule,
     pub quota_retained: u64,
+    pub stamp_retention_ms: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -257,6 +262,7 @@ impl Group {
             set.packets.keys().for_each(|slot| row(&RowId::Stamp(*id, *slot)));
         }
         self.retained.keys().for_each(|topic| row(&RowId::Retained(topic.clone())));
+        self.denied.keys().for_each(|subject| row(&RowId::Denied(subject.clone())));
         for id in self.messages.ids() {
             buffers.key(BODY).extend_from_slice(&id.to_be_bytes());
             let body = self.messages.body(id);
@@ -343,6 +349,7 @@ impl Group {
             stamps_max: self.stamps.max,
             quota_rule: self.quota_rule,
             quota_retained: self.quota_retained,
+            stamp_retention_ms: self.stamps.retention_ms,
         }
     }
 
@@ -365,7 +372,10 @@ impl Group {
             RowId::Received(lifetime, packet_id) => self
                 .children(*lifetime)
                 .and_then(|children| children.received.get(packet_id))
-                .map(|sequence| buffers.value(sequence)),
+                .map(|received| match received.routed {
+                    false => buffers.value(&received.sequence),
+                    true => buffers.value(&(received.sequence, true)),
+                }),
             RowId::Origin(id) => self.stamps.sets.get(id).map(|set| {
                 buffers.value(&OriginRow { origin: set.origin.clone(), touched: set.touched });
             }),
@@ -382,6 +392,7 @@ impl Group {
                     expires_at: self.messages.expires_at(*message),
                 });
             }),
+            RowId::Denied(subject) => self.denied.get(subject).map(|row| buffers.value(row)),
         }
         .is_some()
     }
@@ -489,6 +500,16 @@ fn encode_row_key(id: &RowId, buffers: &mut Buffers) {
             buffers.key.extend_from_slice(&slot.to_be_bytes());
         }
         RowId::Retained(topic) => buffers.key(RETAINED).extend_from_slice(topic.as_bytes()),
+        RowId::Denied(Subject::User(user)) => {
+            let key = buffers.key(DENIED);
+            key.push(1);
+            key.extend_from_slice(user.as_bytes());
+        }
+        RowId::Denied(Subject::Client(client)) => {
+            let key = buffers.key(DENIED);
+            key.push(2);
+            push_session(key, client);
+        }
     }
 }
 

@@ -12,9 +12,11 @@ use crate::id::Key;
 use crate::lifecycle::command::{Stamp, WillKey};
 use crate::time::Millis;
 
-/// Stamps of an origin that was not heard of for this long are dropped. A publisher may repeat a received id as long as its
-/// session is there, 7 days after it went offline by default (`session.expiry_max_s`): one day more than that, so that the
-/// stamp outlives the id.
+/// Stamps of an origin that was not heard of for this long are dropped, unless [`Command::StampRetention`] says longer. A publisher may
+/// repeat a received id as long as its session is there, 7 days after it went offline by default (`session.expiry_max_s`): one day more
+/// than that, so that the stamp outlives the id.
+///
+/// [`Command::StampRetention`]: crate::lifecycle::Command::StampRetention
 pub(super) const STAMP_RETENTION_MS: u64 = 8 * 24 * 60 * 60 * 1_000;
 /// Stamps that a group remembers; beyond it the lowest sequences of the origin with the most go.
 pub(super) const STAMPS_MAX: u64 = 1_000_000;
@@ -66,6 +68,8 @@ pub(super) struct Stamps {
     pub next: u64,
     pub total: u64,
     pub max: u64,
+    /// Replicated.
+    pub retention_ms: u64,
 }
 
 impl Stamps {
@@ -78,6 +82,7 @@ impl Stamps {
             next: 1,
             total: 0,
             max: STAMPS_MAX,
+            retention_ms: STAMP_RETENTION_MS,
         }
     }
 
@@ -202,7 +207,7 @@ impl Stamps {
     /// The set that was not heard of for longest, if that is longer than the retention.
     pub(super) fn outdated(&self, now: Millis) -> Option<u64> {
         let (touched, id) = *self.order.first()?;
-        (touched.plus_ms(STAMP_RETENTION_MS) <= now).then_some(id)
+        (touched.plus_ms(self.retention_ms) <= now).then_some(id)
     }
 
     /// Takes a stored set back in; false when its origin is there already.

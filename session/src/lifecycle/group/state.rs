@@ -95,14 +95,23 @@ pub(super) struct Lifetime {
 pub(super) struct Children {
     pub session_generation: u64,
     pub subscriptions: BTreeMap<Arc<str>, SubscriptionOptions>,
-    /// Inbound QoS 2: packet id to the sequence that stamps its appends.
-    pub received: BTreeMap<u16, u64>,
+    /// Inbound QoS 2 packet ids that are not released.
+    pub received: BTreeMap<u16, Received>,
     pub next_sequence: u64,
     pub inbox: Inbox,
     /// Stands in the list of changed lifetimes.
     pub dirty: bool,
     /// The row is on disk.
     pub stored: bool,
+}
+
+/// An inbound QoS 2 exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Received {
+    /// Stamps its appends.
+    pub sequence: u64,
+    /// Connections were served.
+    pub routed: bool,
 }
 
 impl Children {

@@ -12,7 +12,7 @@ fn publisher(world: &World, client_id: &str, packet_id: u16, sequence: u64) -> O
 fn receive(world: &mut World, client_id: &str, packet_id: u16) -> (bool, u64) {
     let session = world.session(client_id);
     match world.apply(Command::Receive { session, packet_id }) {
-        Reply::Received { first, sequence } => (first, sequence),
+        Reply::Received { routed, sequence } => (routed, sequence),
         other => panic!("{other:?}"),
     }
 }
@@ -257,9 +257,9 @@ fn receive_is_idempotent_until_release() {
     // Scenarios 67, 71, [MQTT-4.3.3-10].
     let mut world = World::new();
     world.connect(&dial("c"));
-    assert_eq!(receive(&mut world, "c", 1), (true, 1));
     assert_eq!(receive(&mut world, "c", 1), (false, 1));
-    assert_eq!(receive(&mut world, "c", 2), (true, 2));
+    assert_eq!(receive(&mut world, "c", 1), (false, 1));
+    assert_eq!(receive(&mut world, "c", 2), (false, 2));
     world.drop_connection("c");
     world.reload();
     world.connect(&dial("c"));
@@ -269,9 +269,42 @@ fn receive_is_idempotent_until_release() {
     let release = Command::Release { session, packet_id: 1 };
     assert_eq!(world.apply(release.clone()), Reply::Released { known: true });
     assert_eq!(world.apply(release), Reply::Released { known: false });
-    assert_eq!(receive(&mut world, "c", 1), (true, 3), "a later use has another stamp");
+    assert_eq!(receive(&mut world, "c", 1), (false, 3), "a later use has another stamp");
     let zero = Command::Receive { session, packet_id: 0 };
     assert_eq!(refused(&world.apply(zero)), Conflict::Illegal);
+}
+
+/// P5, [MQTT-4.3.3-10]: a repetition is told from one whose message reached nobody yet, also after a crash; what is said late of an
+/// earlier use of the id says nothing of this one.
+#[test]
+fn p5_a_received_message_is_routed_once() {
+    let mut world = World::new();
+    world.connect(&dial("c"));
+    assert_eq!(receive(&mut world, "c", 1), (false, 1));
+    let routed = |world: &World, sequence| {
+        let session = world.session("c");
+        Command::Routed { session, packet_id: 1, sequence }
+    };
+    for unchanged in [false, true] {
+        let command = routed(&world, 1);
+        assert_eq!(world.apply(command), Reply::Done { revision: 0, unchanged });
+    }
+    assert_eq!(receive(&mut world, "c", 1), (true, 1));
+    world.drop_connection("c");
+    world.reload();
+    let late = routed(&world, 1);
+    world.connect(&dial("c"));
+    assert_eq!(receive(&mut world, "c", 1), (true, 1));
+    assert_eq!(refused(&world.apply(late)), Conflict::Fenced);
+    let session = world.session("c");
+    world.apply(Command::Release { session, packet_id: 1 });
+    for command in [routed(&world, 1), routed(&world, 2)] {
+        assert_eq!(world.apply(command), Reply::Done { revision: 0, unchanged: true });
+    }
+    assert_eq!(receive(&mut world, "c", 1), (false, 2));
+    let command = routed(&world, 1);
+    assert_eq!(world.apply(command), Reply::Done { revision: 0, unchanged: true });
+    assert_eq!(receive(&mut world, "c", 1), (false, 2));
 }
 
 #[test]
@@ -291,8 +324,8 @@ fn a_stamped_append_happens_once() {
     assert_eq!(world.append_stamped(message("t", "m"), stamp.clone(), &to), duplicate, "also after a crash");
     let session = world.session("pub");
     world.apply(Command::Release { session, packet_id: 9 });
-    let (first, sequence) = receive(&mut world, "pub", 9);
-    assert!(first);
+    let (routed, sequence) = receive(&mut world, "pub", 9);
+    assert!(!routed);
     let next = publisher(&world, "pub", 9, sequence);
     assert!(matches!(
         world.append_stamped(message("t", "n"), next, &to),
@@ -324,6 +357,25 @@ fn stamps_go_when_no_id_can_be_repeated_any_more() {
     // A repetition counts as life: the publisher may be gone again for as long.
     world.at(1_000 + 15 * day).apply(Command::Tidy);
     assert!(duplicate(world.append_stamped(message("t", "m"), stamp(2, 1), &to)));
+}
+
+/// P5: a session that may last longer than the default keeps the stamps of its publisher as long; what was granted is never shortened.
+#[test]
+fn stamps_outlast_the_longest_session() {
+    const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+    let mut world = World::new();
+    let (sub, _) = world.connect(&dial("sub"));
+    let to = [(sub.lifetime, QoS::ExactlyOnce)];
+    let duplicate = |reply: Reply| matches!(reply, Reply::Appended { duplicate: true, .. });
+    let stamp = Some(Stamp::Publisher { key: key("far"), lifetime: 1, packet_id: 1, sequence: 1 });
+    for days in [31, 8] {
+        assert!(matches!(world.apply(Command::StampRetention { ms: days * DAY_MS }), Reply::Done { .. }));
+    }
+    world.append_stamped(message("t", "m"), stamp.clone(), &to);
+    world.reload();
+    assert_eq!(world.group.stamp_retention_ms(), 31 * DAY_MS);
+    world.at(9 * DAY_MS).apply(Command::Tidy);
+    assert!(duplicate(world.append_stamped(message("t", "m"), stamp, &to)));
 }
 
 /// DESIGN §2 step 5: a publisher with many ids in flight costs no other publisher its stamps.
@@ -366,6 +418,7 @@ fn an_end_seals_the_inbox() {
         Command::Ack { session, acks: vec![Ack { offset: 0, kind: Settled }] },
         Command::Receive { session, packet_id: 1 },
         Command::Release { session, packet_id: 1 },
+        Command::Routed { session, packet_id: 1, sequence: 1 },
         Command::Subscribe { session, filters: vec![] },
         Command::Unsubscribe { session, filters: vec![] },
         Command::Sent { session, through: 1 },

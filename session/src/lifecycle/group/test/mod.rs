@@ -2,6 +2,7 @@
 
 mod append;
 mod boot;
+mod deny;
 mod lifecycle;
 mod model;
 mod purity;

@@ -51,6 +51,11 @@ pub(super) enum Step {
         client: usize,
         packet_id: u16,
     },
+    Routed {
+        client: usize,
+        packet_id: u16,
+        sequence: u64,
+    },
     Release {
         client: usize,
         packet_id: u16,
@@ -94,6 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(clients, qos, len, expires_in, stamp)| Step::Append { clients, qos, len, expires_in, stamp }),
         8 => (client.clone(), 0_u64..20, any::<bool>()).prop_map(|(client, at, received)| Step::Ack { client, at, received }),
         2 => (client.clone(), 1_u16..5).prop_map(|(client, packet_id)| Step::Receive { client, packet_id }),
+        2 => (client.clone(), 1_u16..5, 1_u64..8)
+            .prop_map(|(client, packet_id, sequence)| Step::Routed { client, packet_id, sequence }),
         2 => (client.clone(), 1_u16..5).prop_map(|(client, packet_id)| Step::Release { client, packet_id }),
         1 => (client, 0_u64..100).prop_map(|(client, through)| Step::Sent { client, through }),
         2 => (0_u8..5, 0_u16..50, expires()).prop_map(|(topic, len, expires_in)| Step::Retain { topic, len, expires_in }),
@@ -147,6 +154,7 @@ pub(super) fn run(world: &mut World, step: &Step) {
         | Step::Unsubscribe { client, .. }
         | Step::Ack { client, .. }
         | Step::Receive { client, .. }
+        | Step::Routed { client, .. }
         | Step::Release { client, .. }
         | Step::Sent { client, .. } => {
             if world.group.session(&key(CLIENTS[*client])).is_some() {
@@ -192,6 +200,9 @@ fn owner_command(world: &World, step: &Step, client_id: &'static str) -> Command
             Command::Ack { session, acks: vec![Ack { offset: base + at, kind }] }
         }
         Step::Receive { packet_id, .. } => Command::Receive { session, packet_id: *packet_id },
+        Step::Routed { packet_id, sequence, .. } => {
+            Command::Routed { session, packet_id: *packet_id, sequence: *sequence }
+        }
         Step::Release { packet_id, .. } => Command::Release { session, packet_id: *packet_id },
         Step::Sent { through, .. } => Command::Sent { session, through: *through },
         _ => unreachable!("only commands of an owner come here"),

@@ -1,0 +1,95 @@
+//! P7 on three processes: what SUBACK and UNSUBACK of a durable session say holds on every node, at once.
+
+use super::{Cluster, SETTLE, connect_when_served, durable, eventually, payloads, signal, status};
+use std::time::Duration;
+use tests::{Client, Options};
+
+const NO_MATCHING_SUBSCRIBERS: u8 = 0x10;
+/// QoS 1 PUBLISH is answered by PUBACK.
+const PUBACK: u8 = 4;
+
+/// P7: a durable subscription is effective on every node when SUBACK comes, and over when UNSUBACK comes: connected or not, every time.
+#[test]
+fn p7_a_durable_suback_is_effective_on_every_node() {
+    let cluster = Cluster::of_three();
+    let mut others =
+        [2, 3].map(|id| Client::connect(cluster.node(id).mqtt, &Options::v5(&format!("pub{id}"))));
+    let mut subscriber = Client::connect(cluster.node(1).mqtt, &durable("sub"));
+    for round in 0..40 {
+        let topic = format!("online/{round}");
+        assert_eq!(subscriber.subscribe(&topic, 1), 1);
+        for (id, other) in (2..).zip(&mut others) {
+            assert_eq!(other.publish(&topic, format!("{id}"), 1, false), 0, "node {id}, round {round}");
+        }
+        let mut got = payloads(&mut subscriber, 2);
+        got.sort();
+        assert_eq!(got, ["2", "3"], "round {round}");
+        subscriber.unsubscribe(&topic);
+        for (id, other) in (2..).zip(&mut others) {
+            let reason = other.publish(&topic, "late", 1, false);
+            assert_eq!(reason, NO_MATCHING_SUBSCRIBERS, "node {id}, round {round}");
+        }
+    }
+    for round in 0..20 {
+        let topic = format!("offline/{round}");
+        assert_eq!(subscriber.subscribe(&topic, 1), 1);
+        subscriber.disconnect();
+        for (id, other) in (2..).zip(&mut others) {
+            assert_eq!(other.publish(&topic, format!("{id}"), 1, false), 0, "node {id}, round {round}");
+        }
+        let (again, present) = Client::connect_present(cluster.node(1).mqtt, &durable("sub"));
+        assert!(present);
+        subscriber = again;
+        let mut got = payloads(&mut subscriber, 2);
+        got.sort();
+        assert_eq!(got, ["2", "3"], "round {round}");
+    }
+}
+
+/// P7: a node that stood still while a subscription was made learns of it before it acknowledges a publish.
+#[test]
+fn p7_a_node_that_wakes_publishes_to_what_it_missed() {
+    let cluster = Cluster::of_three();
+    let mut publisher = Client::connect(cluster.node(3).mqtt, &Options::v5("pub"));
+    assert_eq!(publisher.publish("warm/up", "x", 1, false), NO_MATCHING_SUBSCRIBERS);
+    for round in 0..2 {
+        let topic = format!("missed/{round}");
+        let client = format!("sub{round}");
+        signal(cluster.node(3), "-STOP");
+        // Groups that it led get another leader first.
+        let (mut subscriber, _) = connect_when_served(cluster.node(1), &durable(&client));
+        assert_eq!(subscriber.subscribe(&topic, 1), 1);
+        subscriber.disconnect();
+        let id = publisher.packet_id();
+        let bytes = publisher.publish_bytes(&topic, b"woken", 2, id, &[]);
+        publisher.send(&bytes);
+        signal(cluster.node(3), "-CONT");
+        let puback = publisher.receive_kind(PUBACK);
+        assert_eq!(puback.reason(), 0, "round {round}: it has a subscriber");
+        let (mut subscriber, present) = connect_when_served(cluster.node(2), &durable(&client));
+        assert!(present);
+        assert_eq!(payloads(&mut subscriber, 1), ["woken"]);
+        subscriber.disconnect();
+        cluster.settle();
+    }
+}
+
+/// DESIGN §5: leaders spread over the nodes by themselves, also after a node was away.
+#[test]
+fn leaders_are_spread_evenly() {
+    let mut cluster = Cluster::of_three();
+    let spread = |cluster: &Cluster| {
+        eventually("every node leads a group", SETTLE, || {
+            let view = status(cluster.node(1));
+            let leaders: Vec<u64> =
+                view["groups"].as_array()?.iter().filter_map(|group| group["leader"].as_u64()).collect();
+            (1..=3).all(|node| leaders.contains(&node)).then_some(())
+        });
+    };
+    spread(&cluster);
+    cluster.node_mut(2).kill();
+    std::thread::sleep(Duration::from_millis(10));
+    cluster.node_mut(2).restart();
+    cluster.settle();
+    spread(&cluster);
+}
