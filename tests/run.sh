@@ -7,7 +7,7 @@ export EXACTMQ_PYTHON="$PWD/target/venv/bin/python"
 export PATH="$PATH:/usr/sbin"
 export CARGO_TERM_COLOR=never
 
-build=(--locked --workspace --features broker/store-sled)
+build=(--locked --workspace --features broker/store-sled,storage/etcd)
 cargo fmt --all --check
 cargo build "${build[@]}" --profile ci --bins
 cargo nextest run "${build[@]}" --cargo-profile ci

@@ -8,8 +8,10 @@ pub mod boot;
 pub mod error;
 pub mod identity;
 pub mod join;
+pub mod lease;
 pub mod peers;
 pub mod port;
+pub mod queue;
 pub mod store;
 
 mod engine;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use session::id::{Boot, Key};
 use session::lifecycle::{Command, Group, Reply};
 use session::message::{Message, QoS};
+use session::queue::Refusal;
 use session::time::Millis;
 
 use parking_lot::Mutex;
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 use crate::identity::{Identity, Lock, make_dir};
 use crate::peers::{PeerAddress, Peers};
 use crate::port::{DeliveryPort, Done, EventPort};
+use crate::queue::LogPage;
 use crate::raft::{
     self, Checkpointer, GroupStatus, LogStore, Machine, MachineOptions, Meter, RaftGroup, Start,
 };
@@ -470,6 +472,57 @@ impl Store {
     /// Stops pushing, unless another token attached since.
     pub fn detach(&self, group: GroupId, lifetime: u64, token: u64) {
         self.group(group).machine.detach(lifetime, token);
+    }
+
+    /// Unsettled records of a log that a consumer owns, (member, channel, epoch), from `from` on, at most `max` and about
+    /// [`crate::queue::PAGE_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// I/O, damage. Inside: the consumer does not own it any more.
+    pub fn read_channel(
+        &self,
+        group: GroupId,
+        at: (u64, u64, u64),
+        from: u64,
+        max: usize,
+    ) -> Result<Result<LogPage, Refusal>, StorageError> {
+        self.group(group).machine.read_records(|rows, page| rows.read_channel(at, from, max, page))
+    }
+
+    /// Records that a group member has claimed, from `from` on; bounds as above.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn read_claimed(
+        &self,
+        group: GroupId,
+        member: u64,
+        from: u64,
+        max: usize,
+    ) -> Result<Result<LogPage, Refusal>, StorageError> {
+        self.group(group).machine.read_records(|rows, page| rows.read_claimed(member, from, max, page))
+    }
+
+    /// From now on wake-ups of a member of a channel are kept for [`Store::member_woken`].
+    pub fn open_member(&self, group: GroupId, member: u64) {
+        self.group(group).machine.wakes().open(member);
+    }
+
+    /// Returns when a commit gave the member something to look at since the last return; at once when it is gone.
+    pub async fn member_woken(&self, group: GroupId, member: u64) {
+        self.group(group).machine.wakes().wait(member).await;
+    }
+
+    /// Lease time as last applied here, in milliseconds, and when that was; after a start, the time that the state brought along and the
+    /// moment it was loaded.
+    #[must_use]
+    pub fn lease_clock(&self, group: GroupId) -> (u64, std::time::Instant) {
+        self.group(group).machine.lease_clock()
+    }
+
+    /// Returns when something of the queue layer became due earlier since the last return.
+    pub async fn leases_changed(&self, group: GroupId) {
+        self.group(group).machine.wakes().due_changed().await;
     }
 
     /// Tells `port` of ended lifetimes and changed Wills from now on, for all groups. One port a store; it replaces an earlier one.

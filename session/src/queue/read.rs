@@ -119,6 +119,11 @@ impl Space {
         self.reclaimable.iter().copied()
     }
 
+    /// Leases of other backends that members hang on.
+    pub fn foreign_holds(&self) -> impl Iterator<Item = Hold> {
+        self.holders.keys().copied().filter(|hold| matches!(hold, Hold::Foreign { .. }))
+    }
+
     /// The logs that a consumer owns, oldest first.
     ///
     /// # Errors

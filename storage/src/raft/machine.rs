@@ -1,9 +1,12 @@
 //! openraft's state machine of one group: the pure `Group` under one lock, its engine, and who is told of what was applied.
 
+mod records;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use openraft::storage::RaftStateMachine;
 use openraft::{
@@ -26,6 +29,7 @@ use super::{LogId, Membership, RaftError, Types};
 use crate::StorageError;
 use crate::engine::{Closed, Engine, Rows};
 use crate::port::{DeliveryPort, EventPort, Pushed};
+use crate::queue::Wakes;
 use crate::store::{Clock, Failure, GroupId, Heirloom, Heritage, InboxEntry};
 use crate::wal::Recovered;
 
@@ -69,6 +73,10 @@ pub(crate) struct Machine {
     resident: AtomicU64,
     events: RwLock<Option<Arc<dyn EventPort>>>,
     forwarded: Forwarded,
+    /// Members of channels, and the keeper, who wait for a commit.
+    wakes: Wakes,
+    /// Lease time as last applied, and when that was.
+    lease_clock: Mutex<(u64, Instant)>,
     /// This node is the only one that has the group: nobody else applies or is asked.
     alone: AtomicBool,
 }
@@ -158,6 +166,7 @@ impl Machine {
         clock.observe(meta.at);
         let group = load(engine.as_ref())?;
         let checkpointed = meta.applied;
+        let lease_clock = group.space().leases().clock();
         let alone = is_alone(&meta.membership, boot.node_id);
         Ok(Self {
             options,
@@ -172,6 +181,8 @@ impl Machine {
             resident: AtomicU64::new(0),
             events: RwLock::new(None),
             forwarded: Forwarded::new(boot),
+            wakes: Wakes::default(),
+            lease_clock: Mutex::new((lease_clock, Instant::now())),
             alone: AtomicBool::new(alone),
         })
     }
@@ -426,6 +437,7 @@ impl Machine {
                     state.attached.remove(lifetime);
                 }
                 let resident = state.group.stat().messages_resident_bytes;
+                self.see_lease_time(state.group.space().leases().clock());
                 drop(state);
                 self.tell(&proposed, outcome, pushes, resident);
             }
@@ -454,6 +466,11 @@ impl Machine {
         }
         if outcome.deadlines_changed {
             self.deadlines.notify_one();
+        }
+        self.wakes
+            .wake(&outcome.wakes, |member| self.read(|group| group.space().member_stat(member).is_some()));
+        if outcome.leases_changed {
+            self.wakes.wake_keeper();
         }
         let before = self.resident.swap(resident, Ordering::Relaxed);
         let budget = self.options.resident_bytes_max;
@@ -553,6 +570,7 @@ impl Machine {
                 .map(|lifetime| (*lifetime, state.group.inbox(*lifetime).map_or(0, |inbox| inbox.end)))
                 .collect();
             self.resident.store(group.stat().messages_resident_bytes, Ordering::Relaxed);
+            self.see_lease_time(group.space().leases().clock());
             state.group = group;
             state.checkpointed = new.applied;
             state.meta = new;
@@ -570,6 +588,7 @@ impl Machine {
             }
         }
         self.deadlines.notify_one();
+        self.wakes.wake_all();
         Ok(())
     }
 

@@ -1,0 +1,97 @@
+//! What somebody has to do in time: let lease time pass, end what is due, reclaim what ended, and tell the channels of leases of other
+//! backends that are gone. The process that leads a group does it; another one that wakes at the same moment changes nothing.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use session::lease::{LEASES_AT_ONCE, LeaseCommand};
+use session::queue::{Hold, QueueCommand, RECORDS_AT_ONCE};
+
+use super::store::Inner;
+use super::{Due, Request, Response};
+use crate::lease::{Alive, LeaseRef};
+
+/// Lease time is brought forward at least so often while leases run: a restart forgets no more than that.
+const BEAT: Duration = Duration::from_secs(5);
+/// Between two looks, at least.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// Between two tries at a store that does not answer.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Runs until the store is closed or dropped.
+pub(super) async fn run(store: Weak<Inner>, group: u16) {
+    loop {
+        let pause = {
+            let Some(store) = store.upgrade().filter(|store| store.children.is_open()) else { return };
+            turn(&store, group).await
+        };
+        let Some(inner) = store.upgrade() else { return };
+        let (channels, stop) = (Arc::clone(&inner.channels), Arc::clone(&inner.stop));
+        drop(inner);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = channels.call(group, Request::DueChanged) => {}
+            () = stop.notified() => return,
+        }
+    }
+}
+
+/// Does what is due and says when to look again.
+async fn turn(store: &Inner, group: u16) -> Duration {
+    let Ok(Response::Due(due)) = store.channels.call(group, Request::Due).await else { return RETRY };
+    if !due.ours {
+        return BEAT;
+    }
+    for channel in &due.reclaimable {
+        let limit = u32::try_from(RECORDS_AT_ONCE).unwrap_or(u32::MAX);
+        let reclaim = QueueCommand::Reclaim { channel: *channel, limit };
+        if store.channels.call(group, Request::Queue(reclaim)).await.is_err() {
+            return RETRY;
+        }
+    }
+    if !due.reclaimable.is_empty() {
+        return Duration::ZERO;
+    }
+    foreign(store, group, &due).await;
+    lease_time(store, group, &due).await
+}
+
+async fn lease_time(store: &Inner, group: u16, due: &Due) -> Duration {
+    let Some(deadline) = due.next_deadline else { return BEAT };
+    let left = Duration::from_millis(deadline.saturating_sub(due.now));
+    let stale = Duration::from_millis(due.now.saturating_sub(due.clock));
+    if !left.is_zero() && stale < BEAT {
+        return left.min(BEAT - stale).max(PAUSE_MIN);
+    }
+    let limit = u32::try_from(LEASES_AT_ONCE).unwrap_or(u32::MAX);
+    match store.channels.call(group, Request::Leases(vec![LeaseCommand::Expire { limit }])).await {
+        Ok(_) => left.clamp(PAUSE_MIN, BEAT),
+        Err(_unavailable) => RETRY,
+    }
+}
+
+/// Members whose lease another backend has: only its own word that one is gone counts.
+async fn foreign(store: &Inner, group: u16, due: &Due) {
+    let Some(backend) = &store.foreign else { return };
+    let leases: Vec<LeaseRef> = due
+        .foreign
+        .iter()
+        .filter_map(|hold| match hold {
+            Hold::Foreign { incarnation, lease } => Some(LeaseRef { incarnation: *incarnation, id: *lease }),
+            Hold::Own(_) => None,
+        })
+        .filter(|lease| lease.incarnation == backend.incarnation())
+        .collect();
+    if leases.is_empty() {
+        return;
+    }
+    for (lease, answer) in leases.clone().into_iter().zip(backend.probe(leases).await) {
+        if answer == Alive::Gone {
+            let lease = Hold::Foreign { incarnation: lease.incarnation, lease: lease.id };
+            let gone = QueueCommand::LeaseGone { lease };
+            if let Err(error) = store.channels.call(group, Request::Queue(gone)).await {
+                tracing::warn!(%error, "a lost lease could not be told to its channels yet");
+            }
+        }
+    }
+}

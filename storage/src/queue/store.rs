@@ -1,0 +1,155 @@
+//! A store as a program holds it: the channels, one lease a group for all its endpoints, the endpoints themselves, the keeper.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use session::queue::Hold;
+use tokio::sync::Notify;
+
+use super::children::{Child, Children};
+use super::{ChannelStore, QueueError, keeper};
+use crate::lease::{LeaseBackend, LeaseGuard, LeaseManager, Standing, TableBackend};
+
+#[derive(Debug, Clone)]
+pub struct QueueOptions {
+    /// How long endpoints of this process outlive it; at least 1 s (etcd: 2 s). Default 15 s.
+    pub lease_ttl: Duration,
+    /// Where member leases are; `None`: in the store itself.
+    pub leases: Option<Arc<dyn LeaseBackend>>,
+    /// This process ends and reclaims what is due. Off where another process has the store.
+    pub keeper: bool,
+    /// Shown to operators.
+    pub label: String,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        let lease_ttl = Duration::from_secs(15);
+        Self { lease_ttl, leases: None, keeper: true, label: format!("pid {}", std::process::id()) }
+    }
+}
+
+/// Channels of one process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct QueueStore {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) channels: Arc<dyn ChannelStore>,
+    pub(super) tables: Vec<Arc<TableBackend>>,
+    pub(super) foreign: Option<Arc<dyn LeaseBackend>>,
+    pub(super) children: Children,
+    pub(super) stop: Arc<Notify>,
+    leases: LeaseManager,
+    /// The lease of this process, by group; of another backend there is one for all groups.
+    own: Vec<tokio::sync::Mutex<Option<LeaseGuard>>>,
+    options: QueueOptions,
+}
+
+impl QueueStore {
+    /// Must be called on a tokio runtime, which runs the keepalives and the keeper.
+    #[must_use]
+    pub fn open(channels: Arc<dyn ChannelStore>, options: QueueOptions) -> Self {
+        let groups = channels.groups().max(1);
+        let tables = (0..groups).map(|group| Arc::new(TableBackend::new(Arc::clone(&channels), group)));
+        let inner = Arc::new(Inner {
+            tables: tables.collect(),
+            foreign: options.leases.clone(),
+            children: Children::default(),
+            stop: Arc::new(Notify::new()),
+            leases: LeaseManager::new(),
+            own: (0..groups).map(|_| tokio::sync::Mutex::new(None)).collect(),
+            channels,
+            options,
+        });
+        if inner.options.keeper {
+            for group in 0..groups {
+                tokio::spawn(keeper::run(Arc::downgrade(&inner), group));
+            }
+        }
+        Self { inner }
+    }
+
+    /// The leases that this process holds, for operators.
+    #[must_use]
+    pub fn leases(&self) -> &LeaseManager {
+        &self.inner.leases
+    }
+
+    /// Group of a unique name.
+    #[must_use]
+    pub fn group_of(&self, unique_id: &str) -> u16 {
+        let groups = u32::from(self.inner.channels.groups().max(1));
+        u16::try_from(crc32fast::hash(unique_id.as_bytes()) % groups).expect("it is below a u16")
+    }
+
+    pub(super) fn channels(&self) -> &Arc<dyn ChannelStore> {
+        &self.inner.channels
+    }
+
+    pub(super) fn label(&self) -> &str {
+        &self.inner.options.label
+    }
+
+    pub(super) fn register(&self, child: &Arc<dyn Child>) -> Result<(), QueueError> {
+        self.inner.children.register(Arc::downgrade(child))
+    }
+
+    /// A contribution to the lease of this process in `group`, and how a membership names it. A lost one is replaced.
+    pub(super) async fn member_lease(
+        &self,
+        group: u16,
+        label: &str,
+    ) -> Result<(LeaseGuard, Hold), QueueError> {
+        let slot = if self.inner.foreign.is_some() { 0 } else { usize::from(group) };
+        let mut own = self.inner.own[slot].lock().await;
+        let held = match own.take().filter(|guard| guard.standing() != Standing::Lost) {
+            Some(guard) => guard,
+            None => {
+                let backend: Arc<dyn LeaseBackend> = match &self.inner.foreign {
+                    Some(backend) => Arc::clone(backend),
+                    None => Arc::clone(&self.inner.tables[slot]) as _,
+                };
+                self.inner.leases.grant(&backend, self.inner.options.lease_ttl, "process").await?
+            }
+        };
+        let lease = held.lease();
+        let guard = held.share(label);
+        *own = Some(held);
+        let hold = match &self.inner.foreign {
+            Some(_) => Hold::Foreign { incarnation: lease.incarnation, lease: lease.id },
+            None => Hold::Own(lease.id),
+        };
+        Ok((guard, hold))
+    }
+
+    /// The store says that this lease is gone, which its guard may not know yet: the next member gets a new one.
+    pub(super) async fn forget_lease(&self, group: u16, lease: Hold) {
+        let slot = if self.inner.foreign.is_some() { 0 } else { usize::from(group) };
+        let mut own = self.inner.own[slot].lock().await;
+        let id = match lease {
+            Hold::Own(id) | Hold::Foreign { lease: id, .. } => id,
+        };
+        drop(own.take_if(|guard| guard.lease().id == id));
+    }
+
+    /// Closes every endpoint, then gives the leases of this process back. Repeating it goes on where it failed.
+    ///
+    /// # Errors
+    /// How many endpoints did not close.
+    pub async fn close(&self) -> Result<(), QueueError> {
+        self.inner.children.close_all().await?;
+        self.inner.stop.notify_waiters();
+        for own in &self.inner.own {
+            if let Some(guard) = own.lock().await.take()
+                && let Err(error) = guard.revoke().await
+            {
+                // It runs down by itself.
+                tracing::warn!(%error, "a lease could not be revoked");
+            }
+        }
+        Ok(())
+    }
+}

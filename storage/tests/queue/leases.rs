@@ -1,0 +1,85 @@
+//! R-04..R-07 on every backend.
+
+crate::on_every_backend!(cases: a_lease_lives_as_long_as_it_is_kept, a_guard_only_contributes, checklist_15_a_revoked_lease_is_told_at_once, a_ttl_below_the_least_is_refused, an_armed_lease_runs_down);
+
+mod cases {
+    use std::time::{Duration, Instant};
+
+    use storage::lease::{Alive, LeaseError, LeaseManager, LeaseRef, Standing};
+
+    use crate::bench::{Bench, PATIENCE};
+
+    async fn until_gone(bench: &Bench, lease: LeaseRef) -> Duration {
+        let (start, backend) = (Instant::now(), bench.backend());
+        while backend.probe(vec![lease]).await != [Alive::Gone] {
+            assert!(start.elapsed() < PATIENCE, "the lease never ends");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        start.elapsed()
+    }
+
+    /// Kept, it outlives its TTL several times; the guard says so; dropped, it ends by itself, and no id of its is kept alive by anybody.
+    pub(super) async fn a_lease_lives_as_long_as_it_is_kept(bench: &Bench) {
+        let manager = LeaseManager::new();
+        let backend = bench.backend();
+        let guard = manager.grant(&backend, bench.ttl, "test").await.unwrap();
+        let lease = guard.lease();
+        tokio::time::sleep(bench.ttl * 3).await;
+        assert_eq!(guard.standing(), Standing::Held);
+        assert!(matches!(backend.probe(vec![lease]).await[..], [Alive::Left(_)]));
+        let view = manager.view();
+        assert_eq!(
+            (view.len(), view[0].lease, view[0].holders.as_slice()),
+            (1, lease, &["test".to_owned()][..])
+        );
+        drop(guard);
+        assert!(manager.view().is_empty());
+        until_gone(bench, lease).await;
+        assert!(matches!(manager.hold(&backend, lease, "late").await, Err(LeaseError::Gone)));
+        let foreign = LeaseRef { incarnation: lease.incarnation ^ 2, ..lease };
+        assert!(matches!(manager.hold(&backend, foreign, "other").await, Err(LeaseError::Incarnation(_))));
+    }
+
+    /// One guard's drop leaves the others' contribution; a hand-over has no gap.
+    pub(super) async fn a_guard_only_contributes(bench: &Bench) {
+        let manager = LeaseManager::new();
+        let backend = bench.backend();
+        let first = manager.grant(&backend, bench.ttl, "first").await.unwrap();
+        let second = manager.hold(&backend, first.lease(), "second").await.unwrap();
+        drop(first);
+        let third = second.hand_over("third");
+        tokio::time::sleep(bench.ttl * 2).await;
+        assert_eq!(third.standing(), Standing::Held);
+        assert_eq!(manager.view()[0].holders, ["third"]);
+        assert!(matches!(backend.probe(vec![third.lease()]).await[..], [Alive::Left(_)]));
+    }
+
+    /// Checklist 15 (H-15, H-18): a definitive answer fires `lost` and ends the keepalives.
+    pub(super) async fn checklist_15_a_revoked_lease_is_told_at_once(bench: &Bench) {
+        let manager = LeaseManager::new();
+        let backend = bench.backend();
+        let guard = manager.grant(&backend, bench.ttl, "test").await.unwrap();
+        backend.revoke(guard.lease()).await.unwrap();
+        backend.revoke(guard.lease()).await.unwrap();
+        tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
+        assert_eq!(guard.standing(), Standing::Lost);
+        assert!(manager.view().is_empty(), "nothing is kept any more");
+    }
+
+    pub(super) async fn a_ttl_below_the_least_is_refused(bench: &Bench) {
+        let least = bench.ttl - Duration::from_millis(1_000);
+        assert!(matches!(bench.backend().grant(least).await, Err(LeaseError::Ttl { .. })));
+    }
+
+    /// Checklist 24: a lease that runs down has the TTL that it was given last, and no guard.
+    pub(super) async fn an_armed_lease_runs_down(bench: &Bench) {
+        let manager = LeaseManager::new();
+        let backend = bench.backend();
+        let guard = manager.grant(&backend, Duration::from_secs(600), "test").await.unwrap();
+        let armed = guard.arm(bench.ttl).await.map_err(|(_, error)| error).unwrap();
+        assert!(manager.view().is_empty());
+        let after = until_gone(bench, armed.lease).await;
+        assert!(after >= bench.ttl / 2, "it ended after {after:?}");
+        assert!(matches!(backend.set_ttl(armed.lease, Duration::from_secs(5)).await, Err(LeaseError::Gone)));
+    }
+}
