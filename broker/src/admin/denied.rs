@@ -167,7 +167,7 @@ pub(super) async fn deny(state: &AdminState, who: &str, command: DenyCommand) ->
     state.audit.check().map_err(|error| Problem::new(503, "audit", error.to_string()))?;
     let (subject, reason) = (command.subject.clone(), command.reason.clone());
     let done = state.port.deny(command).await;
-    record(state, who, "deny.add", &subject, &reason, done.as_ref().map(|()| ())).await?;
+    record(state, who, "deny.add", &subject, &reason, done.as_ref().copied()).await?;
     Ok(done?)
 }
 
