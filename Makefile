@@ -5,7 +5,7 @@ VENV  := target/venv
 # Seconds that `make sim` and `make chaos` take.
 T     ?= 600
 
-.PHONY: run test lint bench fuzz soak sim chaos setup help
+.PHONY: run test lint bench fuzz soak sim model chaos setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -36,8 +36,11 @@ soak:            ## kill -9 under load, 200 rounds instead of the 20 of `make te
 
 # The same packages, profile and features as in `make test`: nothing is compiled twice.
 sim:             ## The seeded simulation over fresh seeds for T=600 seconds; EXACTMQ_SIM_SEED=n runs one seed
-	$(CARGO) build --locked --workspace --features broker/store-sled --profile ci --bin sim
+	$(CARGO) build --locked --workspace --features broker/store-sled,storage/etcd --profile ci --bin sim
 	target/ci/sim --seconds $(T)
+
+model:           ## The model of the ownership protocol with more faults at once than in `make test` (millions of states, a minute or two)
+	EXACTMQ_MODEL=large $(CARGO) nextest run --locked --workspace --features broker/store-sled,storage/etcd --cargo-profile ci --no-capture -E 'binary(model)'
 
 chaos: setup     ## Faults on three nodes in network namespaces under a checked load, for T=600 seconds; S=seed repeats (needs root)
 	$(CARGO) build --release --locked -p broker -p tests --bins

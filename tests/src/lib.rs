@@ -6,6 +6,7 @@ pub mod client;
 pub mod cluster;
 pub mod history;
 pub mod load;
+pub mod model;
 pub mod node;
 pub mod sim;
 pub mod wait;

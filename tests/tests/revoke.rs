@@ -125,5 +125,5 @@ fn a_job_that_is_cut_off_is_finished_by_a_second_call() {
     let job = json(&node, &["session", "end", "--user", "alice", "--reason", "revoked"]);
     assert_eq!((&job["state"], &job["ended"], &job["failed"]), (&"done".into(), &left.into(), &0.into()));
     assert_eq!((listed("ended"), listed("offline")), (SESSIONS, 0));
-    assert!(json(&node, &["session", "show", "b"])["state"] == "active", "bob was touched");
+    assert_eq!(json(&node, &["session", "show", "b"])["state"], "offline", "bob was touched");
 }

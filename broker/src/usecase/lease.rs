@@ -46,7 +46,7 @@ impl BootLease {
     /// # Errors
     /// A group does not answer, or refuses.
     pub async fn start(&self) -> Result<(), LeaseError> {
-        let lease = self.lease_from_now();
+        let lease = self.next_lease();
         let (revision, known) =
             self.round(lease, |_, lease_until| Command::BootStart { lease_until }).await?;
         if known {
@@ -105,14 +105,14 @@ impl BootLease {
     /// # Errors
     /// A group does not answer (the old deadline stays), or the boot is retired.
     pub async fn renew(&self) -> Result<(), LeaseError> {
-        let lease = self.lease_from_now();
+        let lease = self.next_lease();
         let renewal = |revision, lease_until| Command::BootRenew { revision, lease_until };
         let (revision, _) = self.round(lease, renewal).await?;
         self.install(revision, lease)
     }
 
     /// A lease that begins now, on both clocks.
-    fn lease_from_now(&self) -> (Tick, Millis) {
+    fn next_lease(&self) -> (Tick, Millis) {
         (self.clock.tick().plus_ms(self.lease_ms), self.clock.millis().plus_ms(self.lease_ms))
     }
 

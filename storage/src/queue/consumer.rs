@@ -1,6 +1,6 @@
 //! A consumer: reads ahead as far as it was asked to, hands out, and commits only what the application acknowledges.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,6 +57,12 @@ struct Core {
     closing: Notify,
     left: tokio::sync::Mutex<bool>,
     counters: [AtomicU64; 4],
+    /// Claimed records of a group that are buffered or handed out and not settled.
+    known: parking_lot::Mutex<BTreeSet<u64>>,
+    /// There may be claims that are ours and not known: a reply was lost, or a record was claimed again while its release was under way.
+    /// 0: there are none.
+    recheck: AtomicU64,
+    released: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +84,9 @@ impl Consumer {
             closing: Notify::new(),
             left: tokio::sync::Mutex::new(false),
             counters: Default::default(),
+            known: parking_lot::Mutex::default(),
+            recheck: AtomicU64::new(0),
+            released: Notify::new(),
         });
         let store = core.joined.store.clone();
         store.register(&(Arc::clone(&core) as Arc<dyn Child>))?;
@@ -210,6 +219,7 @@ impl Core {
                     }
                 }
                 () = &mut closing => {}
+                () = self.released.notified() => {}
                 () = &mut lost => return Err(QueueError::LeaseLost),
                 () = timeout => return Err(QueueError::NoNewMessage),
             }
@@ -269,29 +279,38 @@ impl Core {
     async fn fill_claims(&self, state: &mut State, target: usize) -> Result<(), QueueError> {
         let (member, channel) = (self.joined.bound.member, self.joined.bound.channel);
         let room = u32::try_from(target - state.buffer.len()).unwrap_or(u32::MAX);
+        // Set until the reply is there: this future may be dropped.
+        let doubts = self.recheck.fetch_add(1, Ordering::AcqRel);
+        let recheck = doubts > 0;
         let claim = QueueCommand::Claim { member, max: room };
         let offsets = match self.ask(claim).await? {
             QueueReply::Claimed { offsets } => offsets,
             QueueReply::Refused(refusal) => return Err(gone(refusal)),
             other => return Err(QueueError::Internal(format!("unexpected answer {other:?}"))),
         };
-        let mut from = offsets.first().copied().unwrap_or(u64::MAX);
-        let mut left = offsets;
+        // What an earlier claim took whose reply was lost is looked for from the beginning.
+        let mut from = if recheck { 0 } else { offsets.first().copied().unwrap_or(u64::MAX) };
+        let last = if recheck { u64::MAX } else { offsets.last().copied().unwrap_or(u64::MAX) };
         loop {
             let page = self.page(Request::Claimed { member, from, max: room }).await?;
-            if left.is_empty() {
-                state.sealed = page.sealed;
-                return Ok(());
-            }
             let next = page.next;
-            let fresh = page.records.into_iter().filter(|record| left.contains(&record.offset)).collect();
+            if page.records.is_empty() {
+                state.sealed = page.sealed.filter(|_| offsets.is_empty());
+                break;
+            }
+            let fresh: Vec<_> = {
+                let mut known = self.known.lock();
+                page.records.into_iter().filter(|record| known.insert(record.offset)).collect()
+            };
             self.take(state, channel, 0, LogPage { records: fresh, ..LogPage::default() });
-            left.retain(|offset| *offset >= next);
-            if left.is_empty() || next <= from {
-                return Ok(());
+            if next > last {
+                break;
             }
             from = next;
         }
+        // Whatever raised it meanwhile keeps it raised.
+        let _ = self.recheck.compare_exchange(doubts + 1, 0, Ordering::AcqRel, Ordering::Acquire);
+        Ok(())
     }
 
     /// Sorts a page into what is handed out and what is skipped.
@@ -333,6 +352,16 @@ impl Core {
                     QueueCommand::Ack { member, channel, epoch, through: 0, sparse }
                 };
                 match self.ask(command).await? {
+                    QueueReply::Settled { .. } if self.joined.bound.kind == Kind::Group => {
+                        let mut known = self.known.lock();
+                        for offset in offsets {
+                            known.remove(offset);
+                        }
+                        if how == Settle::Release {
+                            self.recheck.fetch_add(1, Ordering::AcqRel);
+                            self.released.notify_one();
+                        }
+                    }
                     QueueReply::Settled { .. } => {}
                     // A drained sub-channel goes with its last record: then it was settled before.
                     QueueReply::Refused(Refusal::Missing) => {}

@@ -9,6 +9,7 @@ mod support;
 mod bench;
 mod channels;
 mod embedded;
+mod faults;
 mod leases;
 
 #[cfg(feature = "etcd")]

@@ -428,26 +428,34 @@ impl Connection {
         if !self.row.durable {
             return Ok(());
         }
-        if !self.acks.is_empty() {
-            self.turn(|this, scope| {
-                let acks = std::mem::take(&mut this.acks);
-                let received = std::mem::take(&mut this.receipts);
-                let command = Command::Ack { session: this.session(), acks };
-                this.propose(command, scope, Then::Acked { received });
-                Ok(())
-            })?;
-        }
+        self.record()?;
         let mut page = InboxRead::default();
         self.node.raft.lock().group.read_inbox(self.row.lifetime, self.next, PAGE, &mut page);
         if page.entries.is_empty() {
             return Ok(());
         }
         match self.node.owners.registry().begin(self.node.clock.tick(), &self.entry) {
-            Ok(scope) => self.deliver(page, scope),
+            Ok(scope) => self.deliver(page, scope)?,
             // Too much waits for commits: it goes on when one comes.
-            Err(OwnerError::Limit) => Ok(()),
-            Err(_) => Err(Over),
+            Err(OwnerError::Limit) => return Ok(()),
+            Err(_) => return Err(Over),
         }
+        // QoS 0 is settled by its delivery: no answer comes that would bring the next turn.
+        self.record()
+    }
+
+    /// Commits what is settled.
+    fn record(&mut self) -> Result<(), Over> {
+        if self.acks.is_empty() {
+            return Ok(());
+        }
+        self.turn(|this, scope| {
+            let acks = std::mem::take(&mut this.acks);
+            let received = std::mem::take(&mut this.receipts);
+            let command = Command::Ack { session: this.session(), acks };
+            this.propose(command, scope, Then::Acked { received });
+            Ok(())
+        })
     }
 
     fn deliver(&mut self, page: InboxRead, scope: Scope) -> Result<(), Over> {

@@ -10,7 +10,7 @@ use session::lifecycle::{EndReason, WillMode};
 use super::calls::ms;
 use super::mutant::Mutant;
 use super::node::Node;
-use super::world::{World, key};
+use super::world::{DRIFT_MS, LEASE_MS, World, key};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -79,7 +79,7 @@ pub async fn rage(world: Arc<World>) {
             return;
         }
         let at = world.chance.index(world.nodes());
-        match world.chance.below(14) {
+        match world.chance.below(16) {
             0 | 1 => crash(&world, at),
             2..=4 => stop(&world, at),
             5 => cut_off(&world, at, true, true),
@@ -95,9 +95,17 @@ pub async fn rage(world: Arc<World>) {
                 elect_one(&world);
             }
             11 => copy_directory(&world, at),
+            12 | 13 => outlive(&world, at),
+            14 if world.chance.happens(500) => power_cut(&world),
             _ => retire(&world, at),
         }
     }
+}
+
+/// All nodes at once: what a majority has not synced is gone.
+fn power_cut(world: &Arc<World>) {
+    crate::step!(world, "the power goes");
+    (0..world.nodes()).for_each(|at| crash(world, at));
 }
 
 fn crash(world: &Arc<World>, at: usize) {
@@ -229,6 +237,41 @@ fn retire(world: &Arc<World>, at: usize) {
     power.spawn(async move {
         let retired = helper.retire_attested(&boot).await;
         crate::step!(helper.world, "attestation of {} at node {}: {retired}", boot.boot_id, helper.at + 1);
+    });
+}
+
+/// The worst for a lease: its renewals are committed and heard of late, then it is not renewed any more, and somebody attests that the node
+/// is off, on a clock that steps.
+fn outlive(world: &Arc<World>, at: usize) {
+    let Some(node) = world.node(at).filter(|node| node.power.runs()) else { return };
+    let Some(helper) = helper(world, at) else { return };
+    crate::step!(world, "node {} hears late", at + 1);
+    let others = move |world: &World| (0..world.nodes()).filter(move |other| *other != at);
+    for other in others(world) {
+        world.set_link(other, at, |link| link.delay_ms = (800, 1_200));
+    }
+    let (pause, steps) = (world.chance.between(1_200, 3_500), world.chance.happens(500));
+    let world = world.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(ms(pause)).await;
+        if !world.is_calm() {
+            crate::step!(world, "node {} is not heard any more, and attested to be off", at + 1);
+            others(&world).for_each(|other| world.set_link(at, other, |link| link.cut = true));
+            let (boot, attesting) = (node.boot.clone(), helper.clone());
+            helper.power.spawn(async move {
+                let retired = attesting.retire_attested(&boot).await;
+                crate::step!(attesting.world, "attestation of {}: {retired}", boot.boot_id);
+            });
+            tokio::time::sleep(ms(200)).await;
+            if steps {
+                helper.time.step_wall(HOUR_MS);
+            }
+            tokio::time::sleep(ms(LEASE_MS + 2 * DRIFT_MS)).await;
+        }
+        for other in others(&world) {
+            world.set_link(at, other, |link| link.cut = false);
+            world.set_link(other, at, |link| link.delay_ms = (0, 3));
+        }
     });
 }
 

@@ -128,12 +128,18 @@ async fn run_inside(plan: &Plan) -> Report {
     until(&world, plan.faults_ms, || false).await;
     faults::heal(&world);
     world.closing.store(true, Ordering::Relaxed);
-    let converged = until(&world, CONVERGE_MS, || is_quiet(&world, &publishers, &subscribers)).await;
+    let mut rest = None;
+    let converged = until(&world, CONVERGE_MS, || {
+        rest = unrest(&world, &publishers, &subscribers);
+        rest.is_none()
+    })
+    .await;
     if world.trace.violation().is_none() {
+        delivered(&world, &publishers, &subscribers);
         if converged {
-            complete(&world, &publishers, &subscribers);
+            equal(&world);
         } else {
-            world.fail("a healed cluster does not come to rest");
+            world.fail(&format!("a healed cluster does not come to rest: {}", rest.unwrap_or_default()));
         }
     }
     report(plan, &world, &publishers)
@@ -148,7 +154,7 @@ fn clients(world: &Arc<World>, names: &[&str], kind: Kind) -> Vec<Arc<Client>> {
 }
 
 /// Waits until `condition` holds, a promise is broken, or the time is over; whether it holds.
-async fn until(world: &World, wait_ms: u64, condition: impl Fn() -> bool) -> bool {
+async fn until(world: &World, wait_ms: u64, mut condition: impl FnMut() -> bool) -> bool {
     let end = world.now_ms() + wait_ms;
     while world.now_ms() < end {
         if world.trace.violation().is_some() {
@@ -162,30 +168,36 @@ async fn until(world: &World, wait_ms: u64, condition: impl Fn() -> bool) -> boo
     false
 }
 
-/// Nothing is under way: publishers are answered, inboxes are empty, nothing is due, all nodes know the same.
-fn is_quiet(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<Client>]) -> bool {
+/// What is still under way: publishers are to be answered, inboxes to be empty, nothing due, and all nodes to know the same.
+fn unrest(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<Client>]) -> Option<String> {
     let nodes = world.alive();
     let applied: Vec<u64> = nodes.iter().map(|node| node.raft.lock().group.applied()).collect();
     if nodes.len() < world.nodes() || applied.iter().any(|one| *one != applied[0]) {
-        return false;
+        return Some(format!("nodes applied {applied:?}"));
     }
-    let Some(first) = nodes.first() else { return false };
+    let first = nodes.first()?;
     let raft = first.raft.lock();
-    let empty = subscribers.iter().all(|client| {
-        let row = raft.group.session(&client.key);
-        row.is_some_and(|row| {
-            let mut page = InboxRead::default();
-            raft.group.read_inbox(row.lifetime, 0, 1, &mut page);
-            page.entries.is_empty()
-        })
+    let unread = subscribers.iter().find_map(|client| {
+        let name = &client.key.client_id;
+        let Some(row) = raft.group.session(&client.key) else {
+            return Some(format!("{name} has no session"));
+        };
+        let mut page = InboxRead::default();
+        raft.group.read_inbox(row.lifetime, 0, 1, &mut page);
+        let offset = page.entries.first()?.offset;
+        Some(format!("{name} ({:?} at node {}) has not settled {offset}", row.state, row.owner.node_id))
     });
-    let idle = publishers.iter().all(|client| client.is_idle());
-    let recorded = nodes.iter().all(|node| node.disconnects.pending() == 0);
-    empty && idle && recorded && raft.group.stat().wills_ready == 0
+    let unanswered = publishers.iter().find(|client| !client.is_idle());
+    let unrecorded = nodes.iter().find(|node| node.disconnects.pending() > 0);
+    let wills = raft.group.stat().wills_ready;
+    unread
+        .or_else(|| unanswered.map(|client| format!("{} waits for an answer", client.key.client_id)))
+        .or_else(|| unrecorded.map(|node| format!("node {} has ends to record", node.at + 1)))
+        .or_else(|| (wills > 0).then(|| format!("{wills} Wills are due")))
 }
 
-/// Every acknowledged message arrived at every subscriber (P4, P5), and equal logs gave equal rows (L1).
-fn complete(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<Client>]) {
+/// Every acknowledged message arrived at every subscriber (P4, P5).
+fn delivered(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<Client>]) {
     for subscriber in subscribers {
         let mind = subscriber.mind.lock();
         for publisher in publishers {
@@ -198,6 +210,10 @@ fn complete(world: &Arc<World>, publishers: &[Arc<Client>], subscribers: &[Arc<C
             }
         }
     }
+}
+
+/// Equal logs gave equal rows (L1).
+fn equal(world: &Arc<World>) {
     let rows: Vec<raft::Rows> =
         world.alive().iter().map(|node| raft::rows_of(&node.raft.lock().group)).collect();
     if let Some(what) = rows.iter().find_map(|one| raft::difference(&rows[0], one)) {

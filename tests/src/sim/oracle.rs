@@ -51,6 +51,8 @@ struct State {
     /// How an operator wanted the Will of an owner to be treated.
     wanted: BTreeMap<Owner, WillMode>,
     published: BTreeSet<WillKey>,
+    /// Boots that are proved to be over.
+    retired: BTreeSet<Arc<str>>,
     pub entries: u64,
 }
 
@@ -134,6 +136,11 @@ impl Oracle {
         let (name, generation) = (&owner.key.client_id, owner.owner_generation);
         if state.order.get(owner) < state.last.get(&owner.key) {
             world.fail(&format!("P1: owner {generation} of {name} writes {packet} after its successor"));
+        }
+        if state.retired.contains(&owner.boot_id) {
+            world.fail(&format!(
+                "P1: owner {generation} of {name} writes {packet}, though its boot is retired"
+            ));
         }
         if state.ended.contains(owner) {
             world.fail(&format!("P3: owner {generation} of {name} writes {packet} after its End"));
@@ -230,6 +237,17 @@ impl State {
                     Reply::Done { unchanged: false, .. },
                 ) => {
                     crate::step!(world, "{} is retired", boot.boot_id);
+                    self.retired.insert(boot.boot_id.clone());
+                    // A successor may run from now on: what proves the end of the boot must not be early.
+                    let lives =
+                        |node: &&Arc<Node>| node.boot == *boot && !node.owners.lapsed_at(node.clock.tick());
+                    if let Some(node) = world.alive().iter().find(lives) {
+                        world.fail(&format!(
+                            "P1: {} is retired while its lease runs at node {}",
+                            boot.boot_id,
+                            node.at + 1
+                        ));
+                    }
                 }
                 _ => {}
             }

@@ -14,6 +14,7 @@ fn p7_a_durable_suback_is_effective_on_every_node() {
     let cluster = Cluster::of_three();
     let mut others =
         [2, 3].map(|id| Client::connect(cluster.node(id).mqtt, &Options::v5(&format!("pub{id}"))));
+    others.iter_mut().for_each(knows_all);
     let mut subscriber = Client::connect(cluster.node(1).mqtt, &durable("sub"));
     for round in 0..40 {
         let topic = format!("online/{round}");
@@ -46,12 +47,19 @@ fn p7_a_durable_suback_is_effective_on_every_node() {
     }
 }
 
+/// Returns once the client's node knows what every other has: until then it sends everything, and says so.
+fn knows_all(publisher: &mut Client) {
+    eventually("the routes of all nodes are known", Duration::from_secs(20), || {
+        (publisher.publish("warm/up", "x", 1, false) == NO_MATCHING_SUBSCRIBERS).then_some(())
+    });
+}
+
 /// P7: a node that stood still while a subscription was made learns of it before it acknowledges a publish.
 #[test]
 fn p7_a_node_that_wakes_publishes_to_what_it_missed() {
     let cluster = Cluster::of_three();
     let mut publisher = Client::connect(cluster.node(3).mqtt, &Options::v5("pub"));
-    assert_eq!(publisher.publish("warm/up", "x", 1, false), NO_MATCHING_SUBSCRIBERS);
+    knows_all(&mut publisher);
     for round in 0..2 {
         let topic = format!("missed/{round}");
         let client = format!("sub{round}");
