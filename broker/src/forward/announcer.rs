@@ -12,6 +12,9 @@
 //! One that is Free cannot be reached, or sends everything here and asks a majority before it routes to inboxes. A node begins as
 //! Doubted: it may hold what an earlier boot told it. The state changes before a call leaves that may make a table
 //! valid, because its answer can be lost.
+//!
+//! One that answers that it cannot call here has no table, and sends everything from the moment that it can. It is waited for as one that
+//! is silent, since it may take messages meanwhile that it can give to nobody here: once, until it is Free, and not for each SUBACK.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -166,10 +169,45 @@ enum Held {
 /// The node has no table that the call could be applied to.
 struct TellAll;
 
-/// No answer: what the node did is not known.
+/// No answer: what the node did is not known. Or it does not reach this node, and did nothing.
 struct NoAnswer;
 
 type Told = Result<Result<(), TellAll>, NoAnswer>;
+
+/// What changed while everything was told: the last word on each filter. A subscription that was confirmed meanwhile may have been made,
+/// given up and made again, and must not be missing for a moment once the table is valid.
+struct Late {
+    /// Number of the last change.
+    through: u64,
+    added: Vec<Arc<str>>,
+    /// Filters that are gone, and stored changes.
+    rest: Vec<RouteChange>,
+}
+
+impl Late {
+    /// `changes` follow the number `base`.
+    fn of(base: u64, changes: Vec<RouteChange>) -> Self {
+        let through = base + changes.len() as u64;
+        let (mut last, mut rest) = (HashMap::new(), Vec::new());
+        for change in changes {
+            match change {
+                RouteChange::Filter { filter, added } => {
+                    last.insert(filter, added);
+                }
+                stored @ RouteChange::Stored { .. } => rest.push(stored),
+            }
+        }
+        let mut filters = Vec::new();
+        for (filter, added) in last {
+            if added {
+                filters.push(filter);
+            } else {
+                rest.push(RouteChange::Filter { filter, added });
+            }
+        }
+        Self { through, added: filters, rest }
+    }
+}
 
 impl Announcer {
     /// Tells until the task is dropped.
@@ -244,13 +282,7 @@ impl Announcer {
             // It is behind by more than is logged. Its table is valid until Begin is answered.
             return self.doubt(base);
         };
-        let mut bytes = 0;
-        let mut fits = |change: &RouteChange| {
-            bytes += wire::change_bytes(change);
-            bytes <= PAGE_BYTES_MAX
-        };
-        let count = changes.iter().take_while(|change| fits(change)).count();
-        changes.truncate(count.max(1));
+        changes.truncate(page(&changes, wire::change_bytes));
         let through = base + changes.len() as u64;
         let payload = wire::delta(self.format, (base, through), self.until(), &changes);
         match self.call(payload).await {
@@ -288,38 +320,50 @@ impl Announcer {
         // one was committed before it was confirmed, hence before Finish leaves: the node follows every group past it before it takes
         // Finish, and asks a majority till then.
         let Since::Changes(late) = self.announced.since(through, usize::MAX) else { return Ok(Err(TellAll)) };
-        let added = |change| match change {
-            RouteChange::Filter { filter, added: true } => Some(filter),
-            RouteChange::Filter { .. } | RouteChange::Stored { .. } => None,
-        };
-        let late: Vec<Arc<str>> = late.into_iter().filter_map(added).collect();
-        match self.tell_filters(round, &late).await {
+        let late = Late::of(through, late);
+        match self.tell_filters(round, &late.added).await {
             Ok(Ok(())) => {}
             Ok(Err(TellAll)) => return Ok(Err(TellAll)),
             Err(NoAnswer) => return Err(Some(self.free())),
         }
         match self.call(wire::finish(self.format, round, through, self.until())).await {
+            Ok(Ok(())) => self.telling_since = None,
+            Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+            Err(NoAnswer) => return Err(Some(self.doubt(through))),
+        }
+        match self.tell_rest(through, &late).await {
             Ok(Ok(())) => {
-                self.telling_since = None;
-                Ok(Ok(through))
+                self.confirmations.set(self.node, Some(Belief::Counted(late.through)));
+                Ok(Ok(late.through))
             }
             Ok(Err(TellAll)) => Ok(Err(TellAll)),
             Err(NoAnswer) => Err(Some(self.doubt(through))),
         }
     }
 
+    /// Sends what everything and its additions left out, in pages; the last one brings the table past all of it.
+    async fn tell_rest(&self, base: u64, late: &Late) -> Told {
+        let mut rest = &late.rest[..];
+        let mut is_told = late.through == base;
+        while !is_told {
+            let (changes, behind) = rest.split_at(page(rest, wire::change_bytes));
+            (rest, is_told) = (behind, behind.is_empty());
+            let through = if is_told { late.through } else { base };
+            match self.call(wire::delta(self.format, (base, through), self.until(), changes)).await {
+                Ok(Ok(())) => {}
+                not_done => return not_done,
+            }
+        }
+        Ok(Ok(()))
+    }
+
     /// Sends a part of everything, in pages.
     async fn tell_filters(&self, round: u64, filters: &[Arc<str>]) -> Told {
         let mut rest = filters;
         while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |filter: &&Arc<str>| {
-                bytes += wire::filter_bytes(filter);
-                bytes <= PAGE_BYTES_MAX
-            };
-            let (page, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            let (filters, behind) = rest.split_at(page(rest, |filter| wire::filter_bytes(filter)));
             rest = behind;
-            match self.call(wire::chunk(self.format, round, page)).await {
+            match self.call(wire::chunk(self.format, round, filters)).await {
                 Ok(Ok(())) => {}
                 not_done => return not_done,
             }
@@ -350,6 +394,16 @@ impl Announcer {
     async fn ask(&self, payload: bytes::Bytes) -> Result<bytes::Bytes, NotAnswered> {
         self.peers.call(self.node, services::ROUTES, payload, Instant::now() + CALL).await
     }
+}
+
+/// How many of these go into one call: at least one, if there is any.
+fn page<T>(items: &[T], bytes_of: impl Fn(&T) -> usize) -> usize {
+    let mut bytes = 0;
+    let fits = |item: &&T| {
+        bytes += bytes_of(item);
+        bytes <= PAGE_BYTES_MAX
+    };
+    items.iter().take_while(fits).count().max(1).min(items.len())
 }
 
 fn told(answer: Result<bytes::Bytes, NotAnswered>) -> Told {

@@ -1,6 +1,6 @@
 //! Who waits for which node, with another node's tables behind a network that loses what a test wants it to lose.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use gateway::link::LinkId;
@@ -14,7 +14,7 @@ use super::super::tables::Tables;
 use super::super::wire::RouteCall;
 use super::*;
 use crate::cluster::{CallFuture, NotAnswered};
-use crate::route::{PartyId, Router};
+use crate::route::{PartyId, Router, Subscriber};
 
 #[derive(Debug, Default)]
 struct Port(Mutex<Vec<u64>>);
@@ -33,6 +33,15 @@ fn router() -> Arc<Router> {
 
 type Heard = (u8, Vec<(GroupId, u64)>);
 
+/// What is changed while everything is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum During {
+    /// "late" is subscribed to; no change is told behind that.
+    Once,
+    /// It is subscribed to, given up, and subscribed to again behind more than fits into one call.
+    Churn,
+}
+
 /// Node 2 as node 1 calls it.
 #[derive(Debug)]
 struct Other {
@@ -40,8 +49,12 @@ struct Other {
     router: Arc<Router>,
     lose_answers: AtomicBool,
     lose_calls: AtomicBool,
-    /// A router that subscribes to "late" when Begin arrives; no change is told behind that.
-    late: Mutex<Option<Arc<Router>>>,
+    /// What happens when Begin arrives, to this router.
+    late: Option<(During, Arc<Router>)>,
+    /// It had a valid table without "late" after a call.
+    missed_late: AtomicBool,
+    /// Times that Begin arrived.
+    begins: AtomicU64,
     /// It takes Begin and nothing else.
     only_begins: AtomicBool,
     /// It is of the version before.
@@ -73,17 +86,21 @@ impl PeerCalls for Other {
             }
             match &read {
                 RouteCall::Begin { .. } => {
-                    if let Some(router) = &*self.late.lock() {
-                        subscribe(router, "late", 999_999);
+                    self.begins.fetch_add(1, Ordering::SeqCst);
+                    if let Some((during, router)) = &self.late {
+                        during.happen(router);
                     }
                 }
-                RouteCall::Delta { .. } if self.late.lock().is_some() => {
+                RouteCall::Delta { .. } if matches!(self.late, Some((During::Once, _))) => {
                     return Box::pin(std::future::pending());
                 }
                 _ if self.only_begins.load(Ordering::SeqCst) => return Box::pin(std::future::ready(lost)),
                 _ => {}
             }
             answer = Ok(Bytes::copy_from_slice(&[self.tables.take(1, &"boot".into(), read)]));
+            if self.tables.are_known(&[1]) && !self.sends("late") {
+                self.missed_late.store(true, Ordering::SeqCst);
+            }
         }
         if self.lose_answers.load(Ordering::SeqCst) {
             answer = lost;
@@ -92,8 +109,27 @@ impl PeerCalls for Other {
     }
 }
 
+impl Other {
+    /// Whether it sends messages on `topic` to node 1.
+    fn sends(&self, topic: &str) -> bool {
+        let message = Message::new(topic, &[], b"x");
+        !self.router.route(&message, PartyId::default(), false, None).nodes.is_empty()
+    }
+}
+
+impl During {
+    fn happen(self, router: &Router) {
+        let late = subscribe(router, "late", 999_999);
+        if self == Self::Churn {
+            router.forget(&late);
+            (0..10_000).for_each(|at| drop(subscribe(router, &format!("other/{at}"), 1_000_000 + at)));
+            subscribe(router, "late", 999_999);
+        }
+    }
+}
+
 /// Makes a subscription of a session without inbox.
-fn subscribe(router: &Router, topic: &str, client: u64) {
+fn subscribe(router: &Router, topic: &str, client: u64) -> Arc<Subscriber> {
     let client_id = client.to_string().into();
     let subscriber = router.open(&Key { namespace: "n".into(), client_id }, None, None);
     router.attach(&subscriber, LinkId { worker: 0, slot: 1, serial: 1 });
@@ -101,6 +137,7 @@ fn subscribe(router: &Router, topic: &str, client: u64) {
     let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
     let filter = TopicFilter::parse(topic).expect("a valid filter");
     router.subscribe(&subscriber, &[(filter, options)]);
+    subscriber
 }
 
 struct Pair {
@@ -113,20 +150,23 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self::with(false)
+        Self::with(None, true)
     }
 
-    fn with(is_late: bool) -> Self {
+    /// `is_reached`: node 2 can call node 1.
+    fn with(during: Option<During>, is_reached: bool) -> Self {
         let (here, there) = (router(), router());
         let clock = Arc::new(NodeClock::default());
         let tables = Tables::new(there.clone(), clock.clone(), false);
-        tables.set_peers(vec![1], &[1]);
+        tables.set_peers(vec![1], if is_reached { &[1] } else { &[] });
         let other = Arc::new(Other {
             tables,
             router: there,
             lose_answers: AtomicBool::new(false),
             lose_calls: AtomicBool::new(false),
-            late: Mutex::new(is_late.then(|| here.clone())),
+            late: during.map(|during| (during, here.clone())),
+            missed_late: AtomicBool::new(false),
+            begins: AtomicU64::new(0),
             only_begins: AtomicBool::new(false),
             is_old: AtomicBool::new(false),
             heard: Mutex::default(),
@@ -142,6 +182,7 @@ impl Pair {
             telling_since: None,
             format: wire::ROUTES_NEWEST,
         };
+        confirmations.set(2, Some(Belief::Doubted(0)));
         let running = tokio::spawn(announcer.run());
         Self { other, here, confirmations, port: Arc::default(), running }
     }
@@ -159,8 +200,7 @@ impl Pair {
 
     /// Whether the other node sends messages on `topic` here.
     fn sends(&self, topic: &str) -> bool {
-        let message = Message::new(topic, &[], b"x");
-        !self.other.router.route(&message, PartyId::default(), false, None).nodes.is_empty()
+        self.other.sends(topic)
     }
 
     async fn confirmed(&self, token: u64) {
@@ -237,10 +277,56 @@ async fn p7_a_silent_node_is_waited_for_until_its_lease_is_over() {
 /// valid.
 #[tokio::test]
 async fn p7_a_subscription_made_while_everything_is_told_is_in_the_table() {
-    let pair = Pair::with(true);
+    let pair = Pair::with(Some(During::Once), true);
     pair.known().await;
     assert!(pair.sends("late"));
     assert!(!pair.sends("other"));
+}
+
+/// P7: so is one that was made, given up and made again meanwhile, whatever else changed: it is not missing for a moment.
+#[tokio::test]
+async fn p7_a_subscription_made_anew_while_everything_is_told_is_never_missing() {
+    let pair = Pair::with(Some(During::Churn), true);
+    pair.known().await;
+    pair.subscribe("last", 1);
+    pair.confirmed(1).await;
+    assert!(pair.sends("late") && pair.sends("last") && pair.sends("other/9999") && !pair.sends("none"));
+    assert!(!pair.other.missed_late.load(Ordering::SeqCst));
+}
+
+/// P7: a node that hears this one and cannot call it yet would give its messages to nobody here: a subscription waits until it can, and
+/// it sends everything from then on.
+#[tokio::test]
+async fn p7_a_subscription_waits_for_a_node_that_cannot_call_yet() {
+    let pair = Pair::with(None, false);
+    pair.subscribe("a", 1);
+    until("it says so", || pair.other.begins.load(Ordering::SeqCst) > 1).await;
+    assert!(pair.port.0.lock().is_empty() && !pair.sends("a"));
+    pair.other.tables.set_reachable(&[1]);
+    assert!(pair.sends("a") && pair.sends("b"), "before it is told anything");
+    pair.confirmed(1).await;
+    pair.known().await;
+    assert!(pair.sends("a") && !pair.sends("b"));
+}
+
+/// P7, P9: one that cannot call for long is waited for once, not for each subscription; when it can, it sends everything until it has the
+/// table.
+#[tokio::test]
+async fn p9_a_node_that_never_calls_is_waited_for_once() {
+    let pair = Pair::with(None, false);
+    pair.subscribe("t/0", 0);
+    pair.confirmed(0).await;
+    let refused = pair.other.begins.load(Ordering::SeqCst);
+    for token in 1..100 {
+        pair.subscribe(&format!("t/{token}"), token);
+        assert!(pair.port.0.lock().contains(&token), "at once");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(pair.other.begins.load(Ordering::SeqCst) > refused, "it was asked meanwhile");
+    pair.other.tables.set_reachable(&[1]);
+    assert!(pair.sends("t/0") && pair.sends("none"));
+    pair.known().await;
+    assert!((0..100).all(|token| pair.sends(&format!("t/{token}"))) && !pair.sends("none"));
 }
 
 /// P7: a node that sends everything names no share that it does not know: a shared subscription waits until it does, others do not.
