@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use labels::{
     AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, IsolationOutcome,
-    OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel, SweepEvent, TakeoverOutcome,
-    WillEvent, WillState,
+    LeaseLabel, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel, StageLabel,
+    StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
 };
 
 /// Upper bounds of the histogram buckets, nanoseconds; one more bucket has no bound. The store counts its fsyncs by the same ones.
-pub const BUCKETS_NS: [u64; storage::FSYNC_BUCKETS_NS.len()] = storage::FSYNC_BUCKETS_NS;
+pub const BUCKETS_NS: [u64; storage::DURATION_BUCKETS_NS.len()] = storage::DURATION_BUCKETS_NS;
 
 /// All series of one node.
 #[derive(Debug)]
@@ -61,6 +61,7 @@ struct Shard {
     takeovers: [Histogram; TakeoverOutcome::COUNT],
     isolations: [Histogram; IsolationOutcome::COUNT],
     commits: Histogram,
+    stages: [Histogram; StageLabel::COUNT],
     busy_ns: AtomicU64,
     mailbox_depth: AtomicU64,
 }
@@ -72,10 +73,21 @@ struct Gauges {
     wills: Counters<{ WillState::COUNT }>,
     subscriptions: AtomicU64,
     retained: AtomicU64,
+    inboxes: AtomicU64,
     inbox_messages: AtomicU64,
     inbox_bytes: AtomicU64,
     messages_stored: AtomicU64,
     messages_resident_bytes: AtomicU64,
+    queue_channels: AtomicU64,
+    queue_subchannels: AtomicU64,
+    queue_members: AtomicU64,
+    queue_messages: AtomicU64,
+    queue_bytes: AtomicU64,
+    queue_reclaimable: AtomicU64,
+    leases: Counters<{ LeaseLabel::COUNT }>,
+    holds: Counters<{ StandingLabel::COUNT }>,
+    leases_lost: AtomicU64,
+    keepalive_lag_ns: AtomicU64,
     /// The store measures them itself.
     fsyncs: Histogram,
 }
@@ -133,6 +145,7 @@ impl Metrics {
             (&gauges.wills[WillState::Waiting as usize], total.wills_waiting),
             (&gauges.wills[WillState::Ready as usize], total.wills_ready),
             (&gauges.retained, total.retained),
+            (&gauges.inboxes, total.inboxes),
             (&gauges.inbox_messages, total.inbox_messages),
             (&gauges.inbox_bytes, total.inbox_bytes),
             (&gauges.messages_stored, total.messages_stored),
@@ -143,8 +156,49 @@ impl Metrics {
         }
     }
 
+    /// The queue layer over all groups, and the leases that this process holds, as last sampled.
+    pub fn set_queues(&self, queued: &crate::shared::Queued) {
+        let gauges = &self.gauges;
+        let (space, leases, holds) = (&queued.space, &queued.leases, &queued.holds);
+        let lag_ns = u64::try_from(holds.lag.as_nanos()).unwrap_or(u64::MAX);
+        let values = [
+            (&gauges.queue_channels, space.channels),
+            (&gauges.queue_subchannels, space.subs),
+            (&gauges.queue_members, space.members),
+            (&gauges.queue_messages, space.messages),
+            (&gauges.queue_bytes, space.bytes),
+            (&gauges.queue_reclaimable, space.reclaimable),
+            (&gauges.leases[LeaseLabel::Held as usize], leases.held),
+            (&gauges.leases[LeaseLabel::Armed as usize], leases.armed),
+            (&gauges.leases[LeaseLabel::Delegated as usize], leases.delegated),
+            (&gauges.holds[StandingLabel::Held as usize], holds.held),
+            (&gauges.holds[StandingLabel::AtRisk as usize], holds.at_risk),
+            (&gauges.leases_lost, holds.lost),
+            (&gauges.keepalive_lag_ns, lag_ns),
+        ];
+        for (gauge, value) in values {
+            gauge.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// How long the stages of [`StageLabel::ALL`] took since the start, over all workers.
+    #[must_use]
+    pub fn stages(&self) -> [storage::Durations; StageLabel::COUNT] {
+        std::array::from_fn(|stage| {
+            let mut sum = storage::Durations::default();
+            for shard in &self.shards {
+                let of = &shard.stages[stage];
+                for (bucket, cell) in sum.buckets.iter_mut().zip(&of.buckets) {
+                    *bucket = bucket.wrapping_add(cell.load(Ordering::Relaxed));
+                }
+                sum.sum_ns = sum.sum_ns.wrapping_add(of.sum_ns.load(Ordering::Relaxed));
+            }
+            sum
+        })
+    }
+
     /// Fsyncs of the log since the start, as last sampled.
-    pub fn set_fsyncs(&self, times: &storage::FsyncTimes) {
+    pub fn set_fsyncs(&self, times: &storage::Durations) {
         for (cell, count) in self.gauges.fsyncs.buckets.iter().zip(times.buckets) {
             cell.store(count, Ordering::Relaxed);
         }
@@ -292,6 +346,12 @@ impl<W: Writer> Recorder<W> {
     #[inline]
     pub fn commit(&self, elapsed_ns: u64) {
         Self::observe(&self.shard().commits, elapsed_ns);
+    }
+
+    /// A message passed a stage on its way through an inbox.
+    #[inline]
+    pub fn stage(&self, stage: StageLabel, elapsed_ns: u64) {
+        Self::observe(&self.shard().stages[stage as usize], elapsed_ns);
     }
 
     /// Time for which this worker's thread did work rather than wait for it, since its start.

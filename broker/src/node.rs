@@ -3,7 +3,7 @@
 //! ```text
 //! start: boot id ▸ lock, receipts ▸ store ▸ boot lease ▸ earlier boots retired ▸ routes restored ▸ sweeper, deadlines, Wills
 //!        ▸ workers ▸ listeners
-//! stop:  admin ▸ listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ receipt ▸ tasks ▸ boot retired by another node
+//! stop:  admin ▸ listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ receipt ▸ queues ▸ tasks ▸ boot retired by another node
 //!        ▸ leadership handed over ▸ store ▸ peer links ▸ lock
 //! ```
 //! Every step of a stop may be cut short: whatever is missing then is repaired by the next start, as after a crash.
@@ -11,6 +11,7 @@
 mod boot;
 mod denials;
 mod listeners;
+mod monitor;
 mod operator;
 mod process;
 mod serve;
@@ -29,6 +30,7 @@ use session::id::Boot;
 use session::owner::{self, OwnerError};
 use session::time::Tick;
 use storage::boot::{Boots, Recovered};
+use storage::queue::{EmbeddedStore, QueueOptions, QueueStore};
 use storage::{StorageError, Store};
 use tokio::task::JoinHandle;
 
@@ -182,10 +184,12 @@ impl Node {
         let stored = (clock.clone(), forget.clone() as Arc<dyn StoredRoutes>);
         let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), stored, &metrics));
         let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
+        let queues = open_queues(&boot, &store, &clock);
         let shared = Arc::new(Shared {
             boot,
             clock,
             store,
+            queues,
             owners,
             router,
             forwarding,
@@ -292,6 +296,7 @@ impl Node {
             tokio::spawn(shared.disconnects.clone().run_forever()),
             tokio::spawn(deadlines.clone().watch_forever()),
             tokio::spawn(telemetry::sample_forever(shared.clone(), deadlines.clone())),
+            tokio::spawn(telemetry::log_latency_forever(shared.clone())),
         ];
         for group in (0..shared.store.groups()).map(storage::GroupId) {
             tasks.push(tokio::spawn(deadlines.clone().run_forever(group)));
@@ -405,6 +410,7 @@ impl Node {
         shared.owners.stop_admission();
         shared.forwarding.stop();
         let stopped = Self::retire(&shared, &boots, deadline).await;
+        Self::close_queues(&shared, timeout / 8).await;
         lease.abort();
         for task in &tasks {
             task.abort();
@@ -424,6 +430,15 @@ impl Node {
             return Stopped::Unproved;
         }
         stopped
+    }
+
+    /// Programs in this process leave their channels; what cannot be told within `timeout` ends with its lease.
+    async fn close_queues(shared: &Shared, timeout: Duration) {
+        match tokio::time::timeout(timeout, shared.queues.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "queues did not close in order"),
+            Err(_elapsed) => tracing::warn!("queues did not close in time"),
+        }
     }
 
     /// Leaves nothing to the other nodes that waits for this one: its boot is over by commit, and it leads no group.
@@ -547,6 +562,13 @@ fn isolation(
     };
     let peers = links.map_or_else(ownerrpc::QuiesceClient::without_peers, Links::quiescence);
     ClusterIsolation { local, clock: clock.clone(), peers }
+}
+
+/// The queue layer over the store of this node.
+fn open_queues(boot: &Boot, store: &Store, clock: &Arc<NodeClock>) -> QueueStore {
+    let channels = EmbeddedStore::new(store.clone(), clock.clone());
+    let label = format!("node {}, boot {}", boot.node_id, boot.boot_id);
+    QueueStore::open(Arc::new(channels), QueueOptions { label, ..QueueOptions::default() })
 }
 
 fn boot_lease(

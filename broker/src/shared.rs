@@ -8,8 +8,11 @@ use gateway::codec::ReasonCode;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use session::id::{Key, Owner};
+use session::lease::LeaseStat;
 use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, WillKey, WillStage};
+use session::queue::SpaceStat;
 use session::time::Tick;
+use storage::lease::HoldStat;
 use storage::{EventPort, GroupId, StorageError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -44,6 +47,8 @@ pub struct Shared {
     pub boot: session::id::Boot,
     pub clock: Arc<NodeClock>,
     pub store: storage::Store,
+    /// Channels in that store, for programs in this process; its keeper ends and reclaims them.
+    pub queues: storage::queue::QueueStore,
     pub owners: Arc<Owners>,
     pub router: Arc<Router>,
     /// Live subscribers on other nodes.
@@ -65,6 +70,16 @@ pub struct Shared {
     pub references: OnceLock<HashMap<Arc<str>, Arc<str>>>,
     /// Reclamation; it hands messages on through this node, so it comes last and is not kept alive from here.
     pub reclaimer: OnceLock<Weak<Reclaimer>>,
+}
+
+/// Totals of the queue layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queued {
+    pub space: SpaceStat,
+    /// In the replicated tables.
+    pub leases: LeaseStat,
+    /// Held by this process.
+    pub holds: HoldStat,
 }
 
 /// Takes ended lifetimes out of the routing: at once for a use case that saw the end, and all of them from the store's news, whoever
@@ -221,6 +236,18 @@ impl Shared {
     #[must_use]
     pub fn stored(&self) -> GroupStat {
         (0..self.store.groups()).map(|group| self.store.read(GroupId(group), Group::stat)).sum()
+    }
+
+    /// Totals of the queue layer over all groups.
+    #[must_use]
+    pub fn queued(&self) -> Queued {
+        let mut queued = Queued { holds: self.queues.leases().stat(), ..Queued::default() };
+        for group in (0..self.store.groups()).map(GroupId) {
+            let of_group = |rows: &Group| (rows.space().stat(), rows.space().leases().stat());
+            let (space, leases) = self.store.read(group, of_group);
+            (queued.space, queued.leases) = (queued.space + space, queued.leases + leases);
+        }
+        queued
     }
 
     /// Whether an operator denied the user or the ClientID, as far as this node has applied.

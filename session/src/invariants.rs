@@ -268,6 +268,7 @@ pub fn totals(counted: &GroupStat, kept: &GroupStat) -> Result<(), Violation> {
     equal("offline sessions", counted.sessions_offline, kept.sessions_offline)?;
     equal("ended sessions", counted.sessions_ended, kept.sessions_ended)?;
     equal("subscriptions", counted.subscriptions, kept.subscriptions)?;
+    equal("inboxes", counted.inboxes, kept.inboxes)?;
     equal("queued messages", counted.inbox_messages, kept.inbox_messages)?;
     equal("queued bytes", counted.inbox_bytes, kept.inbox_bytes)?;
     equal("stored messages", counted.messages_stored, kept.messages_stored)?;

@@ -14,10 +14,12 @@ pub mod port;
 pub mod queue;
 pub mod store;
 
+mod durations;
 mod engine;
 mod raft;
 mod wal;
 
+pub use durations::{DURATION_BUCKETS_NS, Durations};
 pub use error::StorageError;
 pub use identity::Identity;
 pub use peers::{PeerAddress, PeerError, PeerFuture, Peers};
@@ -26,4 +28,3 @@ pub use raft::{GroupStatus, Role};
 pub use store::{
     Clock, EngineKind, Formation, GroupId, Heirloom, Heritage, InboxEntry, Options, Proposal, Store,
 };
-pub use wal::{FSYNC_BUCKETS_NS, FsyncTimes};

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::durations::{DurationCounter, Durations};
 use crate::identity::{Identity, Lock, make_dir};
 use crate::peers::{PeerAddress, Peers};
 use crate::port::{DeliveryPort, Done, EventPort};
@@ -21,7 +22,7 @@ use crate::queue::LogPage;
 use crate::raft::{
     self, Checkpointer, GroupStatus, LogStore, Machine, MachineOptions, Meter, RaftGroup, Start,
 };
-use crate::wal::{FsyncTimes, OsDisk, Times, Wal, WalOptions};
+use crate::wal::{OsDisk, Wal, WalOptions};
 use crate::{StorageError, engine};
 
 /// One of the groups, 0 to `groups - 1`.
@@ -134,7 +135,7 @@ struct Inner {
     groups: Vec<RaftGroup>,
     boot_node: u64,
     wal: Arc<Wal>,
-    fsync_times: Arc<Times>,
+    fsync_times: Arc<DurationCounter>,
     checkpointer: Arc<Checkpointer>,
     failure: Arc<Failure>,
     deadlines: Arc<Notify>,
@@ -566,7 +567,7 @@ impl Store {
 
     /// How long the fsyncs of the log took since it was opened.
     #[must_use]
-    pub fn fsync_times(&self) -> FsyncTimes {
+    pub fn fsync_times(&self) -> Durations {
         self.inner.fsync_times.view()
     }
 
@@ -626,7 +627,7 @@ struct Recovery {
     identity: Identity,
     lock: Lock,
     wal: Arc<Wal>,
-    fsync_times: Arc<Times>,
+    fsync_times: Arc<DurationCounter>,
     meter: Arc<Meter>,
     groups: Vec<(LogStore, Arc<Machine>)>,
 }

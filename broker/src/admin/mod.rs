@@ -12,9 +12,11 @@ mod model;
 mod openapi;
 mod page;
 mod problem;
+mod queues;
 mod retire;
 mod sessions;
 mod start;
+pub(crate) mod table;
 mod token;
 
 use std::future::Future;
@@ -34,13 +36,20 @@ pub use audit::{Audit, AuditError, AuditPage, AuditRecord};
 pub use denied::{DeniedList, DeniedPage, DeniedView, DenyCommand, DenyRequest};
 pub use jobs::{JobDetail, JobFileError, JobList, JobRequest, JobResult, JobState, JobView, Jobs};
 pub use listener::serve;
+pub(crate) use model::reason_word as end_reason_word;
 pub use model::{
     BootView, EndAnswer, EndRequest, InboxView, NodeView, NodesView, OwnerView, SessionDetail,
     SessionSummary, SessionsView, StateWord, SubscriptionView, WillView,
 };
 pub use problem::Problem;
+pub use queues::{
+    ChannelColumn, ChannelId, ChannelKind, ChannelPage, ChannelQuery, ChannelState, ChannelView,
+    ChannelsView, LeaseWord, MemberColumn, MemberId, MemberPage, MemberQuery, MemberView, MembersView,
+    QueuePage, RoleWord, StandingWord, StatusWord, member_text, session_text,
+};
 pub use retire::{RetireAnswer, RetireGroup, RetireRequest, RetireWaiting, Retirements, check_attestation};
 pub use start::{ADDRESS_FILE, Running, StartError, start};
+pub use table::{Best, Order, Position, Value, Word};
 pub use token::{AdminToken, TokenError};
 
 use crate::cluster::Member;
@@ -67,6 +76,10 @@ pub trait AdminPort: Send + Sync + 'static {
     fn allow(&self, subject: Subject) -> PortFuture<'_, Result<bool, PortError>>;
     /// Who is denied, from the first behind `after`, users before ClientIDs.
     fn denied(&self, after: Option<Subject>, limit: usize) -> PortFuture<'_, Result<DeniedPage, PortError>>;
+    /// One page of channels: of the queue layer, inboxes, shares.
+    fn channels(&self, query: ChannelQuery) -> PortFuture<'_, Result<ChannelPage, PortError>>;
+    /// One page of members of channels.
+    fn members(&self, query: MemberQuery) -> PortFuture<'_, Result<MemberPage, PortError>>;
     /// All nodes with their boots.
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>>;
     /// Retires a boot whose node is gone. As long as its lease; `progress` says how long and may hurry it.
@@ -207,6 +220,8 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/end", get(jobs::list).post(jobs::begin), true),
         ("/v1/end/{job}", get(jobs::show), true),
         ("/v1/denied", get(denied::list).post(denied::add).delete(denied::remove), true),
+        ("/v1/channels", get(queues::channels), true),
+        ("/v1/members", get(queues::members), true),
         ("/v1/nodes", get(nodes), true),
         ("/v1/nodes/{id}/retire", post(retire::retire), true),
         ("/v1/cluster", get(cluster::show), true),

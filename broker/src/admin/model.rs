@@ -27,7 +27,7 @@ impl From<&SessionState> for StateWord {
 
 /// The word for a reason.
 #[must_use]
-pub(super) const fn reason_word(reason: EndReason) -> &'static str {
+pub(crate) const fn reason_word(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Expired => "expired",
         EndReason::Quota => "quota",

@@ -1,6 +1,8 @@
 //! The description of the API in OpenAPI 3.1, by hand: a few routes are told more exactly so than derived from types.
 //! A test holds it against the routes, and the types against its schemas.
 
+mod queue;
+
 use axum::Json;
 use serde_json::{Value, json};
 
@@ -30,7 +32,7 @@ pub(super) fn document() -> Value {
 
 fn all_paths() -> Value {
     let mut all = paths();
-    for more in [cluster_paths(), node_paths(), job_paths(), denied_paths()] {
+    for more in [cluster_paths(), node_paths(), job_paths(), denied_paths(), queue::paths()] {
         if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
             all.extend(more);
         }
@@ -322,7 +324,7 @@ fn list(name: &str) -> Value {
 
 fn schemas() -> Value {
     let mut schemas = session_schemas();
-    let others = node_schemas().into_iter().chain(end_schemas()).chain(job_schemas());
+    let others = node_schemas().into_iter().chain(end_schemas()).chain(job_schemas()).chain(queue::schemas());
     schemas.extend(others);
     schemas
         .into_iter()

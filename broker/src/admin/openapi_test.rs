@@ -29,6 +29,12 @@ impl AdminPort for NoPort {
     fn denied(&self, _: Option<Subject>, _: usize) -> PortFuture<'_, Result<DeniedPage, PortError>> {
         unavailable()
     }
+    fn channels(&self, _: ChannelQuery) -> PortFuture<'_, Result<ChannelPage, PortError>> {
+        unavailable()
+    }
+    fn members(&self, _: MemberQuery) -> PortFuture<'_, Result<MemberPage, PortError>> {
+        unavailable()
+    }
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
         unavailable()
     }
@@ -134,7 +140,7 @@ fn summary() -> SessionSummary {
 }
 
 #[test]
-fn the_schemas_have_exactly_the_fields_that_are_written() {
+fn the_schemas_of_sessions_have_exactly_the_fields_that_are_written() {
     let (owner, summary) = (owner(), summary());
     let subscription = SubscriptionView {
         filter: "a".into(),
@@ -142,35 +148,6 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
         no_local: false,
         retain_as_published: false,
         identifier: 0,
-    };
-    let boot = BootView {
-        boot_id: "b".into(),
-        current: true,
-        lease_until_ms: 1,
-        retired_at_ms: None,
-        retired_by: None,
-        retired_because: None,
-    };
-    let retire = RetireRequest { boot: "b".to_owned(), attest: None, fence_agent: true, now: false };
-    let group = RetireGroup { group: 0, outcome: "retired".to_owned(), detail: None };
-    let retired = RetireAnswer {
-        node_id: 1,
-        boot_id: "b".into(),
-        retired_by: "attested".to_owned(),
-        unchanged: false,
-        groups: vec![group.clone()],
-    };
-    check_fields("RetireRequest", &retire);
-    check_fields("RetireGroup", &group);
-    check_fields("RetireAnswer", &retired);
-    check_fields("RetireWaiting", &RetireWaiting { state: "waiting".to_owned(), remaining_ms: 1 });
-    let node = NodeView {
-        node_id: 1,
-        local: true,
-        version: None,
-        connections: None,
-        started_at_ms: None,
-        boots: vec![boot.clone()],
     };
     let detail = SessionDetail {
         summary: summary.clone(),
@@ -197,9 +174,48 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
     check_fields("Will", &WillView { phase: "armed".to_owned(), delay_sec: 0, due_at_ms: None });
     check_fields("EndRequest", &request);
     check_fields("EndAnswer", &EndAnswer { revision: 1, owner });
+    check_fields("AuditRecord", &audit_test::record("c"));
+    check_fields("Audit", &AuditPage { records: Vec::new(), cursor: None });
+}
+
+#[test]
+fn the_schemas_of_nodes_have_exactly_the_fields_that_are_written() {
+    let boot = BootView {
+        boot_id: "b".into(),
+        current: true,
+        lease_until_ms: 1,
+        retired_at_ms: None,
+        retired_by: None,
+        retired_because: None,
+    };
+    let retire = RetireRequest { boot: "b".to_owned(), attest: None, fence_agent: true, now: false };
+    let group = RetireGroup { group: 0, outcome: "retired".to_owned(), detail: None };
+    let retired = RetireAnswer {
+        node_id: 1,
+        boot_id: "b".into(),
+        retired_by: "attested".to_owned(),
+        unchanged: false,
+        groups: vec![group.clone()],
+    };
+    let node = NodeView {
+        node_id: 1,
+        local: true,
+        version: None,
+        connections: None,
+        started_at_ms: None,
+        boots: vec![boot.clone()],
+    };
+    check_fields("RetireRequest", &retire);
+    check_fields("RetireGroup", &group);
+    check_fields("RetireAnswer", &retired);
+    check_fields("RetireWaiting", &RetireWaiting { state: "waiting".to_owned(), remaining_ms: 1 });
     check_fields("Boot", &boot);
     check_fields("Node", &node);
     check_fields("Nodes", &NodesView { nodes: Vec::new() });
+}
+
+#[test]
+fn the_schemas_of_jobs_and_denials_have_exactly_the_fields_that_are_written() {
     let job_request = JobRequest {
         user: Some("u".into()),
         prefix: Some("p".into()),
@@ -253,6 +269,45 @@ fn the_schemas_have_exactly_the_fields_that_are_written() {
     check_fields("Denied", &denied);
     check_fields("DeniedList", &DeniedList { denied: Vec::new(), cursor: None });
     check_fields("DenyRequest", &deny);
-    check_fields("AuditRecord", &audit_test::record("c"));
-    check_fields("Audit", &AuditPage { records: Vec::new(), cursor: None });
+}
+
+/// A row of which only what is asked for is known.
+fn channel() -> ChannelView {
+    let row = json!({
+        "channel": "queue/0/1", "kind": "mpsc", "name": null, "namespace": null, "parent": null, "group": 0,
+        "state": "open", "sealed_because": null, "consumer": null, "node_id": null, "epoch": null,
+        "messages": null, "bytes": null, "base": null, "end": null, "claimed": null, "discarded": null,
+        "messages_max": null, "bytes_max": null, "producers": null, "consumers": null, "subchannels": null,
+        "ttl_ms": null, "lease": "delegated", "lease_left_ms": null, "created_at_ms": null,
+    });
+    serde_json::from_value(row).expect("a channel")
+}
+
+fn member() -> MemberView {
+    let row = json!({
+        "member": "member/0/1", "channel": "queue/0/1", "kind": "mpsc", "role": "producer", "status": "alive",
+        "name": "p", "namespace": null, "node_id": null, "epoch": null, "weight": 1, "credit": null,
+        "claims": null, "appends": 1, "waiting": false, "lease": "held", "lease_left_ms": 1,
+        "standing": "at_risk", "keepalive_lag_ms": 1, "since_ms": 1,
+    });
+    serde_json::from_value(row).expect("a member")
+}
+
+#[test]
+fn the_schemas_of_queues_have_exactly_the_fields_that_are_written() {
+    check_fields("Channel", &channel());
+    check_fields("Channels", &ChannelsView { channels: Vec::new(), cursor: None });
+    check_fields("Member", &member());
+    check_fields("Members", &MembersView { members: Vec::new(), cursor: None });
+}
+
+/// What a table is sorted by is a field of its rows.
+#[test]
+fn every_column_is_a_field() {
+    let (channel, member) = (channel(), member());
+    let fields = |row: Value| row.as_object().expect("an object").clone();
+    let (channel, member) = (serde_json::to_value(channel), serde_json::to_value(member));
+    let (channel, member) = (fields(channel.expect("JSON")), fields(member.expect("JSON")));
+    assert!(ChannelColumn::ALL.iter().all(|column| channel.contains_key(column.word())));
+    assert!(MemberColumn::ALL.iter().all(|column| member.contains_key(column.word())));
 }

@@ -27,6 +27,8 @@ fn commands_and_flags_are_as_promised() {
         "session list --json --state active --user u --node 1 --prefix p --limit 5 --admin http://h:1 --token-file t",
         "session show a/b --namespace n --data-dir d",
         "session end x --namespace n --reason source_lost --owner 1:2:3:b:4 --will suppress --release",
+        "queue channels --json --kind inbox --state open --name a --min-messages 1 --sort messages:desc,name --limit 5",
+        "queue members --json --channel queue/0/1 --kind share --role consumer --status offline --name a --node 1 --sort name",
         "node list --json",
         "node show 1",
         "user add u --file f",
@@ -43,6 +45,9 @@ fn commands_and_flags_are_as_promised() {
         "session",
         "frobnicate",
         "node show x",
+        "queue",
+        "queue channels --limit 0",
+        "queue channels --min-messages many",
         "session end x --will no",
     ] {
         let arguments: Vec<&str> = line.split_whitespace().collect();

@@ -11,6 +11,7 @@ mod http;
 pub mod logging;
 mod node;
 mod output;
+mod queue;
 mod session;
 mod user;
 
@@ -51,6 +52,9 @@ enum Command {
     /// Form a cluster, and show it
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// List channels and their members: queues, inboxes, shared subscriptions
+    #[command(subcommand)]
+    Queue(queue::Command),
     /// Add and remove users of the password file
     #[command(subcommand)]
     User(user::Command),
@@ -146,6 +150,7 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
         Command::Deny(command) => deny::run(command),
         Command::Node(command) => node::run(command),
         Command::Cluster(command) => cluster::run(command),
+        Command::Queue(command) => queue::run(command),
         Command::User(command) => user::run(command),
         Command::CheckConfig { serve, json } => check_config(&serve, json),
         Command::Version { json } => {

@@ -114,6 +114,26 @@ labels! {
         Deadlines = "deadlines", Uncertain = "uncertain",
     }
 
+    /// Leases of the queue layer, in the replicated tables.
+    LeaseLabel { Held = "held", Armed = "armed", Delegated = "delegated" }
+
+    /// Leases that this process holds.
+    StandingLabel { Held = "held", AtRisk = "at_risk" }
+
+    /// Where the time of a message goes on its way through an inbox.
+    StageLabel {
+        /// From the proposal until it is durable in the inboxes of one group.
+        Append = "append",
+        /// A page of a backlog is read.
+        Read = "read",
+        /// From the inbox until it is written: the client's window and its outbox.
+        Wait = "wait",
+        /// From the write until the client's last acknowledgement.
+        Client = "client",
+        /// From that until it is durable.
+        Settle = "settle",
+    }
+
     SessionLabel { Active = "active", Offline = "offline", Ended = "ended" }
 
     RaftState { Leader = "leader", Follower = "follower", Candidate = "candidate", Learner = "learner", Down = "down" }

@@ -28,6 +28,12 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
         "exactmq_messages_dropped_total{reason=\"outbox_full\"}",
         "exactmq_takeover_seconds_bucket{outcome=\"done\",le=\"+Inf\"}",
         "exactmq_commit_seconds_count",
+        "exactmq_queue_stage_seconds_count{stage=\"client\"}",
+        "exactmq_queue_reclaimable",
+        "exactmq_leases{state=\"armed\"}",
+        "exactmq_lease_holds{standing=\"at_risk\"}",
+        "exactmq_leases_lost_total",
+        "exactmq_lease_keepalive_lag_seconds",
         "exactmq_fsync_seconds_count",
         "exactmq_packets_total{direction=\"out\",type=\"pingresp\"}",
         "exactmq_packet_bytes_total{direction=\"in\",type=\"publish\"}",
@@ -56,6 +62,7 @@ fn record_everything<W: Writer>(recorder: &Recorder<W>) {
     TakeoverOutcome::ALL.iter().for_each(|outcome| recorder.takeover(*outcome, 1));
     IsolationOutcome::ALL.iter().for_each(|outcome| recorder.isolation(*outcome, 1));
     recorder.commit(1);
+    StageLabel::ALL.iter().for_each(|stage| recorder.stage(*stage, 1));
     recorder.set_busy(1);
 }
 
@@ -123,7 +130,7 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
     metrics.set_raft_log_index(9, 1);
     worker.set_busy(1_500_000_000);
     worker.set_busy(2_500_000_000);
-    let mut fsyncs = storage::FsyncTimes::default();
+    let mut fsyncs = storage::Durations::default();
     (fsyncs.buckets[0], fsyncs.buckets[16], fsyncs.sum_ns) = (5, 2, 12_000_100_000);
     metrics.set_fsyncs(&fsyncs);
     worker.packets(Direction::Out, PacketLabel::PubAck, 3, 12);
@@ -141,4 +148,58 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
     assert_eq!(series["exactmq_fsync_seconds_sum"], "12.0001");
     assert_eq!(series["exactmq_packets_total{direction=\"out\",type=\"puback\"}"], "4");
     assert_eq!(series["exactmq_packet_bytes_total{direction=\"out\",type=\"puback\"}"], "16");
+}
+
+/// Lease spec 15.10: what is sampled of the queue layer is what is told, and the stages of all workers add up.
+#[test]
+fn queues_leases_and_stages_are_told() {
+    let metrics = Metrics::new(2, 1);
+    let queued = crate::shared::Queued {
+        space: session::queue::SpaceStat {
+            channels: 1,
+            subs: 2,
+            members: 3,
+            messages: 4,
+            bytes: 5,
+            reclaimable: 6,
+        },
+        leases: session::lease::LeaseStat { held: 7, armed: 8, delegated: 9 },
+        holds: storage::lease::HoldStat {
+            held: 10,
+            at_risk: 11,
+            lost: 12,
+            lag: std::time::Duration::from_millis(1_500),
+        },
+    };
+    metrics.set_queues(&queued);
+    metrics.worker(0).expect("free").stage(StageLabel::Client, 2_000_000);
+    metrics.worker(1).expect("free").stage(StageLabel::Client, 40_000);
+    let page = metrics.render();
+    let told = series(&page);
+    for (name, value) in [
+        ("exactmq_queue_channels", "1"),
+        ("exactmq_queue_subchannels", "2"),
+        ("exactmq_queue_members", "3"),
+        ("exactmq_queue_messages", "4"),
+        ("exactmq_queue_bytes", "5"),
+        ("exactmq_queue_reclaimable", "6"),
+        ("exactmq_leases{state=\"held\"}", "7"),
+        ("exactmq_leases{state=\"armed\"}", "8"),
+        ("exactmq_leases{state=\"delegated\"}", "9"),
+        ("exactmq_lease_holds{standing=\"held\"}", "10"),
+        ("exactmq_lease_holds{standing=\"at_risk\"}", "11"),
+        ("exactmq_leases_lost_total", "12"),
+        ("exactmq_lease_keepalive_lag_seconds", "1.5"),
+        ("exactmq_queue_stage_seconds_count{stage=\"client\"}", "2"),
+        ("exactmq_queue_stage_seconds_sum{stage=\"client\"}", "0.00204"),
+        ("exactmq_queue_stage_seconds_count{stage=\"wait\"}", "0"),
+    ] {
+        assert_eq!(told.get(name), Some(&value), "{name}");
+    }
+    let stages = metrics.stages();
+    assert_eq!(
+        stages[StageLabel::Client as usize].to_string(),
+        "n 2 avg 1.020 ms p50 <= 0.05 ms p99 <= 2.5 ms max <= 2.5 ms"
+    );
+    assert_eq!(stages[StageLabel::Read as usize].to_string(), "-");
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::labels::Label;
 use super::{
     AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
-    IsolationOutcome, Metrics, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel,
-    Shard, SweepEvent, TakeoverOutcome, WillEvent, WillState,
+    IsolationOutcome, LeaseLabel, Metrics, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState,
+    SessionLabel, Shard, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
 };
 
 const BYTES_EXPECTED: usize = 32 << 10;
@@ -18,6 +18,7 @@ pub(super) fn render(metrics: &Metrics) -> String {
     page.connections();
     page.ownership();
     page.store();
+    page.queues();
     page.workers();
     page.text
 }
@@ -108,11 +109,13 @@ impl Page<'_> {
         self.histogram::<TakeoverOutcome>(
             "exactmq_takeover_seconds",
             "CONNECT that met an active owner, until answered.",
+            "outcome",
             |shard, i| &shard.takeovers[i],
         );
         self.histogram::<IsolationOutcome>(
             "exactmq_isolation_seconds",
             "Isolation of an owner.",
+            "outcome",
             |shard, i| &shard.isolations[i],
         );
         self.gauges::<WillState>(
@@ -133,6 +136,7 @@ impl Page<'_> {
         let single = [
             ("exactmq_subscriptions", "Subscriptions in the routing index.", &gauges.subscriptions),
             ("exactmq_retained_messages", "Retained messages.", &gauges.retained),
+            ("exactmq_inboxes", "Inboxes of durable sessions, ended ones until reclaimed.", &gauges.inboxes),
             ("exactmq_inbox_messages", "Messages queued for durable sessions.", &gauges.inbox_messages),
             ("exactmq_inbox_bytes", "Bytes queued for durable sessions.", &gauges.inbox_bytes),
             ("exactmq_messages_stored", "Message bodies stored, each once.", &gauges.messages_stored),
@@ -169,6 +173,47 @@ impl Page<'_> {
             let index = cell.load(Ordering::Relaxed);
             self.line(format_args!("exactmq_raft_log_index{{group=\"{group}\"}} {index}"));
         }
+    }
+
+    fn queues(&mut self) {
+        let gauges = &self.metrics.gauges;
+        let single = [
+            ("exactmq_queue_channels", "Channels of the queue layer.", &gauges.queue_channels),
+            ("exactmq_queue_subchannels", "Sub-channels of MPMC channels.", &gauges.queue_subchannels),
+            ("exactmq_queue_members", "Producers and consumers of channels.", &gauges.queue_members),
+            ("exactmq_queue_messages", "Messages in channels, not acknowledged.", &gauges.queue_messages),
+            ("exactmq_queue_bytes", "Bytes in channels, not acknowledged.", &gauges.queue_bytes),
+            (
+                "exactmq_queue_reclaimable",
+                "Channels that wait for their reclamation.",
+                &gauges.queue_reclaimable,
+            ),
+        ];
+        for (name, help, gauge) in single {
+            self.head(name, help, "gauge");
+            self.line(format_args!("{name} {}", gauge.load(Ordering::Relaxed)));
+        }
+        self.gauges::<LeaseLabel>("exactmq_leases", "Leases of the queue layer.", "state", &gauges.leases);
+        self.gauges::<StandingLabel>(
+            "exactmq_lease_holds",
+            "Leases that this process keeps alive.",
+            "standing",
+            &gauges.holds,
+        );
+        self.head("exactmq_leases_lost_total", "Leases that this process lost.", "counter");
+        let lost = gauges.leases_lost.load(Ordering::Relaxed);
+        self.line(format_args!("exactmq_leases_lost_total {lost}"));
+        let lag = Seconds(gauges.keepalive_lag_ns.load(Ordering::Relaxed));
+        let help =
+            "Since the last keepalive that succeeded, the longest of all leases that this process holds.";
+        self.head("exactmq_lease_keepalive_lag_seconds", help, "gauge");
+        self.line(format_args!("exactmq_lease_keepalive_lag_seconds {lag}"));
+        self.histogram::<StageLabel>(
+            "exactmq_queue_stage_seconds",
+            "Stages of messages on their way through inboxes; one message at a time is measured per connection.",
+            "stage",
+            |shard, i| &shard.stages[i],
+        );
     }
 
     fn workers(&mut self) {
@@ -236,10 +281,16 @@ impl Page<'_> {
         }
     }
 
-    fn histogram<L: Label>(&mut self, name: &str, help: &str, of: impl Fn(&Shard, usize) -> &Histogram) {
+    fn histogram<L: Label>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        of: impl Fn(&Shard, usize) -> &Histogram,
+    ) {
         self.head(name, help, "histogram");
         for (index, word) in L::words().enumerate() {
-            self.histogram_lines(name, &format!("outcome=\"{word}\""), |shard| of(shard, index));
+            self.histogram_lines(name, &format!("{label}=\"{word}\""), |shard| of(shard, index));
         }
     }
 

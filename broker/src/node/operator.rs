@@ -10,9 +10,9 @@ use session::time::Millis;
 use storage::{GroupId, StorageError};
 
 use crate::admin::{
-    AdminPort, BootView, Check, DeniedPage, DenyCommand, EndCommand, EndDone, EndError, InboxView, NodeView,
-    PortError, PortFuture, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord,
-    SubscriptionView, WillView,
+    AdminPort, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand, EndDone,
+    EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, SessionDetail,
+    SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
 };
 use crate::cluster::Member;
 use crate::metrics::{ControlRecorder, EndOutcome};
@@ -80,6 +80,14 @@ impl AdminPort for Operator {
 
     fn denied(&self, after: Option<Subject>, limit: usize) -> PortFuture<'_, Result<DeniedPage, PortError>> {
         Box::pin(async move { self.denied_page(after.as_ref(), limit).await })
+    }
+
+    fn channels(&self, query: ChannelQuery) -> PortFuture<'_, Result<ChannelPage, PortError>> {
+        Box::pin(self.channels_page(query))
+    }
+
+    fn members(&self, query: MemberQuery) -> PortFuture<'_, Result<MemberPage, PortError>> {
+        Box::pin(self.members_page(query))
     }
 
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {

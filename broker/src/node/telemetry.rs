@@ -1,4 +1,5 @@
-//! Gauges that are sampled rather than counted: owners, rows, subscriptions (owner spec §13).
+//! Gauges that are sampled rather than counted: owners, rows, queues, subscriptions (owner spec §13); and the log of where the time of
+//! queued messages goes, which `broker/MONITOR.md` tells how to read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use storage::Role;
 
-use crate::metrics::{Metrics, RaftState, SweepEvent, WillEvent};
+use crate::metrics::{Metrics, RaftState, StageLabel, SweepEvent, WillEvent};
 use crate::shared::Shared;
 use crate::usecase::deadlines::Deadlines;
 
@@ -31,6 +32,7 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
     loop {
         metrics.set_owners(&shared.owners.snapshot());
         metrics.set_store(&shared.stored());
+        metrics.set_queues(&shared.queued());
         metrics.set_fsyncs(&shared.store.fsync_times());
         metrics.set_subscriptions(shared.router.len() as u64);
         for status in shared.store.status() {
@@ -40,6 +42,30 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
         }
         taken = count(&shared, &deadlines, metrics, taken);
         tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Between two lines of the latency log.
+const LATENCY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Logs until the task is dropped; a window in which nothing passed is not told.
+pub(super) async fn log_latency_forever(shared: Arc<Shared>) {
+    let mut last = shared.metrics.stages();
+    loop {
+        tokio::time::sleep(LATENCY_INTERVAL).await;
+        let now = shared.metrics.stages();
+        let window: [_; StageLabel::COUNT] = std::array::from_fn(|at| now[at].since(&last[at]));
+        last = now;
+        if window.iter().all(|stage| stage.count() == 0) {
+            continue;
+        }
+        let stored = shared.stored();
+        let [append, read, wait, client, settle] = window;
+        tracing::info!(
+            %append, %read, %wait, %client, %settle,
+            inbox_messages = stored.inbox_messages, inbox_bytes = stored.inbox_bytes,
+            "inboxes, latency of the last 30 s"
+        );
     }
 }
 

@@ -9,6 +9,7 @@ use session::qos::{Outbound, OutboundError, Settled};
 use super::Worker;
 use super::client::Session;
 use super::commit::Op;
+use crate::metrics::StageLabel;
 
 const PROTOCOL_ERROR: Disconnecting = Disconnecting {
     reason: ReasonCode::ProtocolError,
@@ -25,10 +26,10 @@ impl Worker {
         out: &mut Output,
     ) -> Result<(), Disconnecting> {
         match ack.ack_type {
-            AckType::PubAck => settle(session, ack.packet_id, Outbound::puback),
-            AckType::PubComp => settle(session, ack.packet_id, Outbound::pubcomp),
+            AckType::PubAck => self.finish(session, ack.packet_id, Outbound::puback),
+            AckType::PubComp => self.finish(session, ack.packet_id, Outbound::pubcomp),
             AckType::PubRec if ack.reason.is_error() => {
-                settle(session, ack.packet_id, Outbound::pubrec_refused)
+                self.finish(session, ack.packet_id, Outbound::pubrec_refused)
             }
             AckType::PubRec => received(session, ack.packet_id, out),
             AckType::PubRel => {
@@ -61,25 +62,31 @@ impl Worker {
     }
 }
 
-fn settle(
-    session: &mut Session,
-    packet_id: u16,
-    finish: impl FnOnce(&mut Outbound, u16) -> Result<Settled, OutboundError>,
-) -> Result<(), Disconnecting> {
-    let finished = finish(&mut session.outbound, packet_id);
-    if finished == Ok(Settled::Transient) && !session.shared.is_empty() {
-        session.shared.remove(&packet_id);
-    }
-    match finished {
-        Ok(Settled::Inbox { offset }) => {
-            if let Some(durable) = &mut session.durable {
-                durable.inbox.settled(offset);
-            }
-            Ok(())
+impl Worker {
+    /// The exchange is over.
+    fn finish(
+        &self,
+        session: &mut Session,
+        packet_id: u16,
+        finish: impl FnOnce(&mut Outbound, u16) -> Result<Settled, OutboundError>,
+    ) -> Result<(), Disconnecting> {
+        let finished = finish(&mut session.outbound, packet_id);
+        if finished == Ok(Settled::Transient) && !session.shared.is_empty() {
+            session.shared.remove(&packet_id);
         }
-        // An id that is not in flight: a late answer to an exchange that is over.
-        Ok(Settled::Transient) | Err(OutboundError::UnknownPacketId) => Ok(()),
-        Err(OutboundError::WrongKind) => Err(PROTOCOL_ERROR),
+        match finished {
+            Ok(Settled::Inbox { offset }) => {
+                if let Some(durable) = &mut session.durable
+                    && let Some(took_ns) = durable.inbox.acknowledged(offset, self.now.get())
+                {
+                    self.stage(StageLabel::Client, took_ns);
+                }
+                Ok(())
+            }
+            // An id that is not in flight: a late answer to an exchange that is over.
+            Ok(Settled::Transient) | Err(OutboundError::UnknownPacketId) => Ok(()),
+            Err(OutboundError::WrongKind) => Err(PROTOCOL_ERROR),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::client::{Event, Post, Session};
 use super::share::{SharedMessage, is_missing};
 use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
 use crate::forward::Waiter;
-use crate::metrics::DropReason;
+use crate::metrics::{DropReason, StageLabel};
 
 /// What goes on when a command is committed.
 #[derive(Debug)]
@@ -109,7 +109,13 @@ impl Worker {
                     Op::Forwarded { .. } | Op::Ascertained { .. } | Op::Announced(_) | Op::Withdrawn(_)
                 )
             {
-                recorder.commit(self.now.get().0.saturating_sub(proposed.0));
+                let took_ns = self.now.get().0.saturating_sub(proposed.0);
+                recorder.commit(took_ns);
+                match op {
+                    Op::Appended { .. } => recorder.stage(StageLabel::Append, took_ns),
+                    Op::Acked { .. } => recorder.stage(StageLabel::Settle, took_ns),
+                    _ => {}
+                }
             }
             let committed = Committed { op, reply, scope };
             if post.closed.get() {

@@ -8,6 +8,7 @@ use super::Worker;
 use super::client::Event;
 use super::stats::report_traffic;
 use super::sys::Totals;
+use crate::metrics::StageLabel;
 
 impl Worker {
     pub(super) fn housekeep(&self) {
@@ -41,6 +42,13 @@ impl Worker {
         }
     }
 
+    /// A message passed a stage on its way through an inbox.
+    pub(super) fn stage(&self, stage: StageLabel, took_ns: u64) {
+        if let Some(recorder) = &self.recorder {
+            recorder.stage(stage, took_ns);
+        }
+    }
+
     /// One worker speaks for the node.
     fn publish_sys(&self, stored: &GroupStat) {
         let interval_sec = self.options.sys_interval_sec;
@@ -61,6 +69,8 @@ impl Worker {
             clients_expired: stored.sessions_ended,
             subscriptions: self.shared.router.len() as u64,
             retained: stored.retained,
+            inboxes: stored.inboxes,
+            queued: self.shared.queued(),
             stored: stored.inbox_messages,
             stored_bytes: stored.inbox_bytes,
             publish_received: counted.received.iter().sum(),

@@ -18,7 +18,7 @@ use gateway::link::MessageDelivery;
 use session::lifecycle::{Ack, AckKind, Command};
 use session::limits::INBOX_SPAN_MAX;
 use session::message::{Message, QoS};
-use session::time::Millis;
+use session::time::{Millis, Tick};
 use smallvec::SmallVec;
 use storage::{InboxEntry, Pushed, StorageError};
 
@@ -26,7 +26,7 @@ use super::Worker;
 use super::client::{Durable, Event, Session};
 use super::commit::Op;
 use super::mail::{InboxPage, Mail, link_token};
-use crate::metrics::DropReason;
+use crate::metrics::{DropReason, StageLabel};
 
 /// Entries that wait in memory for one connection.
 const QUEUE_MAX: usize = 256;
@@ -58,6 +58,19 @@ pub(super) struct Inbox {
     receipts: SmallVec<[u16; 8]>,
     /// Retained messages of new subscriptions that wait in the inbox: looked at again before they are sent. Bounded by the inbox.
     fed: BTreeSet<u64>,
+    /// The entry whose way is measured.
+    sample: Option<Sample>,
+    /// When the page that is being read was asked for.
+    asked: Tick,
+}
+
+/// The way of one entry at a time is measured: a clock a message would cost more than it tells.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    offset: u64,
+    /// When its stage began.
+    since: Tick,
+    written: bool,
 }
 
 impl Inbox {
@@ -68,7 +81,24 @@ impl Inbox {
 
     /// The entry is done with.
     pub(super) fn settled(&mut self, offset: u64) {
+        self.sample = self.sample.filter(|sample| sample.offset != offset);
         self.acks.push(Ack { offset, kind: AckKind::Settled });
+    }
+
+    /// The client is done with the entry; nanoseconds since it was written, where that is measured.
+    pub(super) fn acknowledged(&mut self, offset: u64, now: Tick) -> Option<u64> {
+        let sample = self.sample.filter(|sample| sample.offset == offset && sample.written);
+        self.settled(offset);
+        sample.map(|sample| now.0.saturating_sub(sample.since.0))
+    }
+
+    /// The entry was written; nanoseconds since it was in the queue, where that is measured.
+    fn written(&mut self, offset: u64, now: impl FnOnce() -> Tick) -> Option<u64> {
+        let sample = self.sample.as_mut().filter(|sample| sample.offset == offset && !sample.written)?;
+        let now = now();
+        let since = std::mem::replace(&mut sample.since, now);
+        sample.written = true;
+        Some(now.0.saturating_sub(since.0))
     }
 
     /// PUBREC came for the entry.
@@ -98,7 +128,9 @@ impl Inbox {
         offset.saturating_sub(self.base) >= INBOX_SPAN_MAX
     }
 
-    fn push(&mut self, entry: InboxEntry) {
+    fn push(&mut self, entry: InboxEntry, now: Tick) {
+        let begun = Sample { offset: entry.offset, since: now, written: false };
+        self.sample.get_or_insert(begun);
         self.queue_bytes += entry.message.len();
         self.queue.push_back(entry);
     }
@@ -113,7 +145,7 @@ impl Inbox {
     }
 
     /// A message was appended: taken when it is the next one and there is room, else only noted.
-    fn pushed(&mut self, pushed: Pushed) {
+    fn pushed(&mut self, pushed: Pushed, now: Tick) {
         let Pushed { offset, message, qos, retain, identifiers, .. } = pushed;
         if offset < self.next {
             return;
@@ -122,17 +154,17 @@ impl Inbox {
         if offset == self.next && !self.reading && self.has_room() {
             self.next += 1;
             let (received, maybe_sent) = (false, false);
-            self.push(InboxEntry { offset, qos, retain, received, maybe_sent, identifiers, message });
+            self.push(InboxEntry { offset, qos, retain, received, maybe_sent, identifiers, message }, now);
         }
     }
 
-    fn page(&mut self, page: InboxPage) {
+    fn page(&mut self, page: InboxPage, now: Tick) {
         self.reading = false;
         let before = self.next;
         for entry in page.entries {
             if entry.offset >= self.next {
                 self.next = entry.offset + 1;
-                self.push(entry);
+                self.push(entry, now);
             }
         }
         self.next = self.next.max(page.next);
@@ -175,14 +207,18 @@ impl Worker {
             self.supersede(session.post.link.id(), pushed.message.topic());
         }
         if let Some(durable) = &mut session.durable {
-            durable.inbox.pushed(pushed);
+            durable.inbox.pushed(pushed, self.now.get());
         }
     }
 
     pub(super) fn inbox_page(&self, session: &mut Session, page: Result<InboxPage, Arc<StorageError>>) {
         let Some(durable) = &mut session.durable else { return };
         match page {
-            Ok(page) => durable.inbox.page(page),
+            Ok(page) => {
+                let now = self.now.get();
+                self.stage(StageLabel::Read, now.0.saturating_sub(durable.inbox.asked.0));
+                durable.inbox.page(page, now);
+            }
             Err(error) => {
                 tracing::error!(%error, "an inbox cannot be read");
                 session.failed = true;
@@ -235,6 +271,7 @@ impl Worker {
         let behind = inbox.next < inbox.end && !inbox.reading;
         if behind && inbox.queue.len() <= QUEUE_LOW && inbox.has_room() {
             inbox.reading = true;
+            inbox.asked = self.now.get();
             self.read_page(session);
         }
     }
@@ -323,6 +360,9 @@ impl Worker {
             self.stats.dropped(DropReason::TooLarge, 1);
             cancel(session, packet_id, delivery.qos);
             return self.settle_unsent(session, offset);
+        }
+        if let Some(took_ns) = inbox.written(offset, || self.shared.clock.tick()) {
+            self.stage(StageLabel::Wait, took_ns);
         }
         self.stats.sent(delivery.qos, 1, delivery.message.payload().len());
         if delivery.qos == QoS::AtMostOnce {
@@ -413,15 +453,15 @@ mod tests {
     #[test]
     fn pushes_during_a_read_are_read_later() {
         let mut inbox = Inbox { next: 3, end: 5, reading: true, ..Inbox::default() };
-        inbox.pushed(pushed(5));
+        inbox.pushed(pushed(5), Tick(0));
         assert!(offsets(&inbox).is_empty());
-        inbox.page(InboxPage { entries: vec![entry(3), entry(4)], next: 5 });
+        inbox.page(InboxPage { entries: vec![entry(3), entry(4)], next: 5 }, Tick(0));
         assert_eq!(offsets(&inbox), [3, 4]);
         assert!(inbox.next < inbox.end, "offset 5 is still to be read");
         inbox.reading = true;
-        inbox.page(InboxPage { entries: vec![entry(5)], next: 6 });
-        inbox.pushed(pushed(5));
-        inbox.pushed(pushed(6));
+        inbox.page(InboxPage { entries: vec![entry(5)], next: 6 }, Tick(0));
+        inbox.pushed(pushed(5), Tick(0));
+        inbox.pushed(pushed(6), Tick(0));
         assert_eq!(offsets(&inbox), [3, 4, 5, 6]);
         assert_eq!(inbox.next, inbox.end);
     }
@@ -430,7 +470,7 @@ mod tests {
     #[test]
     fn the_queue_is_bounded() {
         let mut inbox = Inbox::default();
-        (0..10_000).for_each(|offset| inbox.pushed(pushed(offset)));
+        (0..10_000).for_each(|offset| inbox.pushed(pushed(offset), Tick(0)));
         assert_eq!(inbox.queue.len(), QUEUE_MAX);
         assert_eq!((inbox.next, inbox.end), (QUEUE_MAX as u64, 10_000));
     }
@@ -446,8 +486,28 @@ mod tests {
     #[test]
     fn an_empty_page_ends_the_reading() {
         let mut inbox = Inbox { next: 3, end: 9, reading: true, ..Inbox::default() };
-        inbox.page(InboxPage { entries: Vec::new(), next: 3 });
+        inbox.page(InboxPage { entries: Vec::new(), next: 3 }, Tick(0));
         assert_eq!(inbox.next, inbox.end);
+    }
+
+    /// DESIGN §9 "Monitor": one entry at a time is measured, from the inbox to the write and from there to the client's answer; one that is
+    /// passed over makes room for the next.
+    #[test]
+    fn the_way_of_one_entry_at_a_time_is_measured() {
+        let mut inbox = Inbox::default();
+        inbox.pushed(pushed(0), Tick(100));
+        inbox.pushed(pushed(1), Tick(200));
+        assert_eq!(inbox.written(1, || panic!("no clock is read for others")), None);
+        assert_eq!(inbox.written(0, || Tick(150)), Some(50));
+        assert_eq!(inbox.written(0, || panic!("it was written")), None);
+        assert_eq!(inbox.acknowledged(1, Tick(160)), None);
+        assert_eq!(inbox.acknowledged(0, Tick(450)), Some(300));
+        inbox.pushed(pushed(2), Tick(500));
+        inbox.settled(2);
+        inbox.pushed(pushed(3), Tick(600));
+        assert_eq!(inbox.acknowledged(3, Tick(700)), None, "it was never written");
+        inbox.pushed(pushed(4), Tick(800));
+        assert_eq!(inbox.written(4, || Tick(801)), Some(1));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `$SYS` topics, named as mosquitto names them: figures of this node, kept in memory only, for whoever subscribes to
+//! `$SYS` topics, named as mosquitto names them, and those of the queues (`broker/MONITOR.md`): figures of this node, kept in memory only, for whoever subscribes to
 //! `$SYS/#`.
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use session::topic;
 
 use super::retained::RetainedPage;
 use super::system::SystemPublisher;
+use crate::shared::Queued;
 
 /// Figures of the node at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub struct Totals {
     /// Messages in inboxes.
     pub stored: u64,
     pub stored_bytes: u64,
+    /// Inboxes of durable sessions.
+    pub inboxes: u64,
+    pub queued: Queued,
     pub publish_received: u64,
     pub publish_sent: u64,
     pub publish_dropped: u64,
@@ -122,8 +126,23 @@ fn figures(totals: &Totals) -> Vec<(String, String)> {
         ("bytes/received", totals.publish_bytes_received),
         ("bytes/sent", totals.publish_bytes_sent),
     ];
-    let mut figures: Vec<_> =
-        counts.iter().map(|(name, count)| ((*name).to_owned(), count.to_string())).collect();
+    let queued = &totals.queued;
+    let queues = [
+        ("queues/inboxes/count", totals.inboxes),
+        ("queues/inboxes/messages", totals.stored),
+        ("queues/inboxes/bytes", totals.stored_bytes),
+        ("queues/channels/count", queued.space.channels),
+        ("queues/channels/messages", queued.space.messages),
+        ("queues/channels/bytes", queued.space.bytes),
+        ("queues/members/count", queued.space.members),
+        ("queues/leases/held", queued.leases.held),
+        ("queues/leases/armed", queued.leases.armed),
+        ("queues/leases/delegated", queued.leases.delegated),
+        ("queues/leases/at risk", queued.holds.at_risk),
+        ("queues/leases/lost", queued.holds.lost),
+    ];
+    let counts = counts.iter().chain(&queues);
+    let mut figures: Vec<_> = counts.map(|(name, count)| ((*name).to_owned(), count.to_string())).collect();
     figures.push(("version".to_owned(), format!("exactmq version {}", env!("CARGO_PKG_VERSION"))));
     figures.push(("uptime".to_owned(), format!("{} seconds", totals.uptime_sec)));
     figures

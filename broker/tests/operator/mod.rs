@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::admin::{
-    AdminPort, Check, DeniedPage, DeniedView, DenyCommand, EndCommand, EndDone, EndError, NodeView,
-    PortError, PortFuture, Running, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord,
-    SubscriptionView, start,
+    AdminPort, ChannelPage, ChannelQuery, Check, DeniedPage, DeniedView, DenyCommand, EndCommand, EndDone,
+    EndError, MemberPage, MemberQuery, NodeView, PortError, PortFuture, QueuePage, Running, SessionDetail,
+    SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, start,
 };
 use broker::config::{AdminAddress, Config};
 use broker::metrics::Metrics;
@@ -31,6 +31,9 @@ pub struct FakeBroker {
     pub end_error: Mutex<Option<EndError>>,
     pub failing: Mutex<Option<String>>,
     pub denied: Mutex<BTreeSet<Subject>>,
+    /// What was asked of the queue monitor.
+    pub channel_queries: Mutex<Vec<ChannelQuery>>,
+    pub member_queries: Mutex<Vec<MemberQuery>>,
     /// Boots that were retired, with whether that was in a hurry.
     pub retired: Mutex<Vec<(RetireOrder, bool)>>,
     /// What the next retirement fails with.
@@ -165,6 +168,16 @@ impl AdminPort for FakeBroker {
         let next = found.last().filter(|_| more).cloned();
         let page = DeniedPage { denied: found.iter().map(denied_view).collect(), next };
         Box::pin(async { Ok(page) })
+    }
+
+    fn channels(&self, query: ChannelQuery) -> PortFuture<'_, Result<ChannelPage, PortError>> {
+        self.channel_queries.lock().expect("not poisoned").push(query);
+        Box::pin(async { Ok(QueuePage { rows: Vec::new(), next: None }) })
+    }
+
+    fn members(&self, query: MemberQuery) -> PortFuture<'_, Result<MemberPage, PortError>> {
+        self.member_queries.lock().expect("not poisoned").push(query);
+        Box::pin(async { Ok(QueuePage { rows: Vec::new(), next: None }) })
     }
 
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {

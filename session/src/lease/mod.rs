@@ -13,7 +13,7 @@ mod table_test;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use table::{Ended, LeaseTable};
+pub use table::{Ended, LeaseStat, LeaseTable};
 pub(crate) use table::{LeaseMeta, LeaseRow};
 
 /// Shortest TTL in milliseconds: below it three keepalives do not fit beside a slow fsync.

@@ -36,6 +36,36 @@ pub struct Ended {
     pub protects: Protects,
 }
 
+/// Leases by their states, O(1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeaseStat {
+    pub held: u64,
+    pub armed: u64,
+    pub delegated: u64,
+}
+
+impl LeaseStat {
+    fn of(&mut self, state: LeaseState) -> &mut u64 {
+        match state {
+            LeaseState::Held => &mut self.held,
+            LeaseState::Armed => &mut self.armed,
+            LeaseState::Delegated => &mut self.delegated,
+        }
+    }
+}
+
+impl std::ops::Add for LeaseStat {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            held: self.held + other.held,
+            armed: self.armed + other.armed,
+            delegated: self.delegated + other.delegated,
+        }
+    }
+}
+
 /// All leases of one group.
 #[derive(Debug)]
 pub struct LeaseTable {
@@ -45,6 +75,7 @@ pub struct LeaseTable {
     leases: BTreeMap<u64, LeaseRow>,
     // derived
     deadlines: BTreeSet<(u64, u64)>,
+    stat: LeaseStat,
     pub(crate) dirty: BTreeSet<u64>,
     pub(crate) dirty_meta: bool,
     /// The earliest deadline changed since the flag was taken.
@@ -58,6 +89,7 @@ impl Default for LeaseTable {
             next: 1,
             leases: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            stat: LeaseStat::default(),
             dirty: BTreeSet::new(),
             dirty_meta: false,
             changed: false,
@@ -138,6 +170,7 @@ impl LeaseTable {
         self.dirty_meta = true;
         let row = LeaseRow { ttl_ms, state: LeaseState::Held, deadline: NEVER, protects };
         self.leases.insert(lease, row);
+        self.stat.held += 1;
         self.rerun(lease, ttl_ms, LeaseState::Held);
         Ok(lease)
     }
@@ -159,6 +192,7 @@ impl LeaseTable {
     /// Ends it now.
     pub(crate) fn end(&mut self, lease: u64) -> Option<Ended> {
         let row = self.leases.remove(&lease)?;
+        *self.stat.of(row.state) -= 1;
         self.unlist(lease, row.deadline);
         self.dirty.insert(lease);
         Some(Ended { lease, protects: row.protects })
@@ -191,6 +225,8 @@ impl LeaseTable {
         };
         let Some(row) = self.leases.get_mut(&lease) else { return };
         let old = std::mem::replace(&mut row.deadline, deadline);
+        *self.stat.of(row.state) -= 1;
+        *self.stat.of(state) += 1;
         (row.ttl_ms, row.state) = (ttl_ms, state);
         self.unlist(lease, old);
         self.list(lease, deadline);
@@ -242,6 +278,12 @@ impl LeaseTable {
         self.foreign(lease).is_ok()
     }
 
+    /// Totals, O(1).
+    #[must_use]
+    pub fn stat(&self) -> LeaseStat {
+        self.stat
+    }
+
     #[must_use]
     pub fn len(&self) -> usize {
         self.leases.len()
@@ -275,6 +317,13 @@ impl LeaseTable {
         (self.clock, self.next) = (meta.clock, meta.next);
     }
 
+    /// Whether the totals are those of the rows, for the whole-state check.
+    pub(crate) fn is_coherent(&self) -> bool {
+        let mut counted = LeaseStat::default();
+        self.leases.values().for_each(|row| *counted.of(row.state) += 1);
+        counted == self.stat
+    }
+
     /// False: it was never given out.
     pub(crate) fn load(&mut self, lease: u64, row: LeaseRow) -> bool {
         let fits = lease != 0
@@ -285,6 +334,7 @@ impl LeaseTable {
             if row.deadline != NEVER {
                 self.deadlines.insert((row.deadline, lease));
             }
+            *self.stat.of(row.state) += 1;
             self.leases.insert(lease, row);
         }
         fits

@@ -185,3 +185,20 @@ proptest! {
         }
     }
 }
+
+/// Lease spec 15.10: the totals by state follow every change.
+#[test]
+fn the_totals_are_those_of_the_rows() {
+    let mut table = LeaseTable::default();
+    let stat = |held, armed, delegated| LeaseStat { held, armed, delegated };
+    let leases = [grant(&mut table, 5_000), grant(&mut table, 5_000), grant(&mut table, 5_000)];
+    assert_eq!(table.stat(), stat(3, 0, 0));
+    assert!(apply(&mut table, LeaseCommand::Arm { lease: leases[0], ttl_ms: 2_000 }).is_ok());
+    table.delegate(leases[1]);
+    assert_eq!(table.stat(), stat(1, 1, 1));
+    beat(&mut table, 2_000 + GRACE_MS);
+    assert_eq!((expire(&mut table), table.stat()), (vec![leases[0]], stat(1, 0, 1)));
+    assert!(apply(&mut table, LeaseCommand::Revoke { lease: leases[2] }).is_ok());
+    assert_eq!(table.stat(), stat(0, 0, 1));
+    assert!(table.is_coherent());
+}

@@ -145,6 +145,9 @@ impl Space {
     /// The first one that does not hold.
     pub fn check(&self) -> Result<(), String> {
         let mut counted = super::read::SpaceStat { members: self.members.len() as u64, ..Default::default() };
+        if !self.leases.is_coherent() {
+            return Err("the counters of the leases are wrong".to_owned());
+        }
         for (id, found) in &self.channels {
             let row = &found.row;
             if row.parent == 0 {

@@ -53,6 +53,23 @@ pub struct SpaceStat {
     /// Records that are not settled.
     pub messages: u64,
     pub bytes: u64,
+    /// Channels that wait for their reclamation.
+    pub reclaimable: u64,
+}
+
+impl std::ops::Add for SpaceStat {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            channels: self.channels + other.channels,
+            subs: self.subs + other.subs,
+            members: self.members + other.members,
+            messages: self.messages + other.messages,
+            bytes: self.bytes + other.bytes,
+            reclaimable: self.reclaimable + other.reclaimable,
+        }
+    }
 }
 
 /// One channel or sub-channel, for operators. The backlog is exact.
@@ -111,7 +128,7 @@ impl Space {
 
     #[must_use]
     pub fn stat(&self) -> SpaceStat {
-        self.stat
+        SpaceStat { reclaimable: self.reclaimable.len() as u64, ..self.stat }
     }
 
     /// Channels that wait for their reclamation.
@@ -238,6 +255,12 @@ impl Space {
     #[must_use]
     pub fn named(&self, name: &str) -> Option<u64> {
         self.names.get(name).copied()
+    }
+
+    /// Kind of a channel, or of a sub-channel: MPSC.
+    #[must_use]
+    pub fn kind(&self, channel: u64) -> Option<Kind> {
+        Some(self.channels.get(&channel)?.row.kind)
     }
 
     #[must_use]

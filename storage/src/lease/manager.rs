@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -54,6 +55,17 @@ pub struct LeaseView {
     pub failures: u32,
 }
 
+/// Totals over the leases that this process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HoldStat {
+    pub held: u64,
+    pub at_risk: u64,
+    /// Lost since the start, each once.
+    pub lost: u64,
+    /// Since the last keepalive that succeeded was sent: the longest of all.
+    pub lag: Duration,
+}
+
 /// All leases that this process holds. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseManager {
@@ -63,6 +75,7 @@ pub struct LeaseManager {
 #[derive(Debug, Default)]
 struct Inner {
     backends: Mutex<BTreeMap<(String, u64), Arc<Held>>>,
+    lost: Arc<AtomicU64>,
 }
 
 /// The leases of one backend.
@@ -72,6 +85,8 @@ struct Held {
     state: Mutex<State>,
     changed: Notify,
     jitter: RandomState,
+    /// Of the manager: leases that were lost.
+    lost: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -186,6 +201,27 @@ impl LeaseManager {
         all
     }
 
+    /// Totals, for metrics.
+    #[must_use]
+    pub fn stat(&self) -> HoldStat {
+        let now = Instant::now();
+        let mut stat = HoldStat::default();
+        for held in self.inner.backends.lock().values() {
+            for entry in held.state.lock().leases.values() {
+                match *entry.standing.borrow() {
+                    Standing::Held => stat.held += 1,
+                    Standing::AtRisk => stat.at_risk += 1,
+                    // Counted when it was lost.
+                    Standing::Lost => {}
+                }
+                stat.lag = stat.lag.max(now - entry.kept);
+            }
+        }
+        // Last: what became lost before a lock was taken is in it.
+        stat.lost = self.inner.lost.load(Ordering::Relaxed);
+        stat
+    }
+
     fn register(
         &self,
         backend: &Arc<dyn LeaseBackend>,
@@ -201,7 +237,8 @@ impl LeaseManager {
             let new = || {
                 let state = Mutex::new(State::default());
                 let (changed, jitter) = (Notify::new(), RandomState::new());
-                Arc::new(Held { backend: Arc::clone(backend), state, changed, jitter })
+                let lost = Arc::clone(&self.inner.lost);
+                Arc::new(Held { backend: Arc::clone(backend), state, changed, jitter, lost })
             };
             let key = (backend.uid().to_owned(), backend.incarnation());
             Arc::clone(backends.entry(key).or_insert_with(new))
@@ -246,7 +283,7 @@ impl Held {
             let now = Instant::now();
             let (due, wake) = {
                 let mut state = self.state.lock();
-                state.lapse(now);
+                self.lost.fetch_add(state.lapse(now), Ordering::Relaxed);
                 if state.leases.is_empty() {
                     state.running = false;
                     return;
@@ -270,20 +307,23 @@ impl Held {
             let mut state = self.state.lock();
             for (lease, answer) in leases.into_iter().zip(answers) {
                 let jitter = self.jitter.hash_one((lease, sent.elapsed()));
-                state.answered(lease, answer, sent, jitter);
+                let lost = state.answered(lease, answer, sent, jitter);
+                self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
             }
         }
     }
 }
 
 impl State {
-    /// Takes what had no keepalive for too long for lost.
-    fn lapse(&mut self, now: Instant) {
+    /// Takes what had no keepalive for too long for lost; how many those are.
+    fn lapse(&mut self, now: Instant) -> u64 {
+        let before = self.leases.len();
         for entry in self.leases.values_mut().filter(|entry| now >= entry.deadline()) {
             set(&entry.standing, Standing::Lost);
         }
         // A lost lease is never kept again: its guards know.
         self.leases.retain(|_, entry| *entry.standing.borrow() != Standing::Lost);
+        (before - self.leases.len()) as u64
     }
 
     /// What is to be kept now, or when to look again.
@@ -294,8 +334,9 @@ impl State {
         (due, wake.unwrap_or(now))
     }
 
-    fn answered(&mut self, lease: LeaseRef, answer: Alive, sent: Instant, jitter: u64) {
-        let Some(entry) = self.leases.get_mut(&lease) else { return };
+    /// Whether the lease was lost with it.
+    fn answered(&mut self, lease: LeaseRef, answer: Alive, sent: Instant, jitter: u64) -> bool {
+        let Some(entry) = self.leases.get_mut(&lease) else { return false };
         let spread = |duration: Duration| duration * (800 + u32::try_from(jitter % 200).unwrap_or(0)) / 1_000;
         match answer {
             Alive::Left(left) => {
@@ -307,6 +348,7 @@ impl State {
             Alive::Gone => {
                 set(&entry.standing, Standing::Lost);
                 self.leases.remove(&lease);
+                return true;
             }
             Alive::Unknown => {
                 entry.failures += 1;
@@ -316,6 +358,7 @@ impl State {
                 set(&entry.standing, Standing::AtRisk);
             }
         }
+        false
     }
 }
 

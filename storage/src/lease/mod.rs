@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-pub use manager::{ArmedLease, LeaseGuard, LeaseManager, LeaseView, Standing};
+pub use manager::{ArmedLease, HoldStat, LeaseGuard, LeaseManager, LeaseView, Standing};
 pub use table::TableBackend;
 
 /// One lease of one incarnation of a backend: an id is never taken for another one after a restart.

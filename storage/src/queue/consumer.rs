@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::api::{Joined, leave};
 use super::children::Child;
+use super::latency::Stage;
 use super::{LogPage, QueueError, Request, Response};
 use crate::lease::{LeaseFuture, Standing};
 
@@ -124,7 +125,7 @@ impl Consumer {
     /// # Errors
     /// [`QueueError::Fenced`] when any of them has another owner; the others are settled. [`QueueError::Unavailable`]: repeat it.
     pub async fn ack(&self, ids: &[RecordId]) -> Result<(), QueueError> {
-        self.core.settle(ids, Settle::Ack).await
+        self.core.settle_timed(ids, Settle::Ack).await
     }
 
     /// Gives records of a group back to whoever comes next, in their old place.
@@ -135,7 +136,7 @@ impl Consumer {
         if self.core.joined.bound.kind != Kind::Group {
             return Err(Refusal::WrongKind.into());
         }
-        self.core.settle(ids, Settle::Release).await
+        self.core.settle_timed(ids, Settle::Release).await
     }
 
     #[must_use]
@@ -171,6 +172,7 @@ impl Core {
     ) -> Result<Vec<Item>, QueueError> {
         let lost = self.joined.guard.lost();
         tokio::pin!(lost);
+        let began = Instant::now();
         let mut state = self.state.lock().await;
         loop {
             let closing = self.closing.notified();
@@ -183,12 +185,15 @@ impl Core {
                 return Err(QueueError::LeaseLost);
             }
             let target = batch.saturating_add(prefetch).min(RECORDS_AT_ONCE);
+            let asked = Instant::now();
             let filled = self.fill(&mut state, target).await;
+            self.joined.store.observe(Stage::GetRead, asked.elapsed());
             if !state.buffer.is_empty() {
                 let take = batch.min(state.buffer.len());
                 let items: Vec<Item> = state.buffer.drain(..take).collect();
                 self.count(0, items.len());
                 self.count(1, items.iter().filter(|item| item.redelivered).count());
+                self.joined.store.observe(Stage::Get, began.elapsed());
                 return Ok(items);
             }
             match filled {
@@ -212,6 +217,7 @@ impl Core {
                     None => std::future::pending().await,
                 }
             };
+            let waiting = Instant::now();
             tokio::select! {
                 woken = store.call(self.joined.group, Request::Wait { member: self.joined.bound.member }) => {
                     if woken.is_err() {
@@ -223,6 +229,7 @@ impl Core {
                 () = &mut lost => return Err(QueueError::LeaseLost),
                 () = timeout => return Err(QueueError::NoNewMessage),
             }
+            self.joined.store.observe(Stage::GetWait, waiting.elapsed());
         }
     }
 
@@ -333,6 +340,14 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// The same for the application.
+    async fn settle_timed(&self, ids: &[RecordId], how: Settle) -> Result<(), QueueError> {
+        let asked = Instant::now();
+        let settled = self.settle(ids, how).await;
+        self.joined.store.observe(Stage::Ack, asked.elapsed());
+        settled
     }
 
     async fn settle(&self, ids: &[RecordId], how: Settle) -> Result<(), QueueError> {

@@ -16,6 +16,7 @@ mod consumer;
 mod embedded;
 mod error;
 mod keeper;
+mod latency;
 mod memory;
 mod producer;
 mod store;
@@ -36,6 +37,7 @@ pub use api::{ChanRole, ChanType, ChannelConfig, Endpoint, new_or_bind_with_uniq
 pub use consumer::{Consumer, ConsumerStat, Item, RecordId};
 pub use embedded::EmbeddedStore;
 pub use error::QueueError;
+pub use latency::{Stage, StageDurations};
 pub use memory::MemoryStore;
 pub use producer::{Producer, Record};
 pub use store::{QueueOptions, QueueStore};

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::api::{Joined, leave};
 use super::children::Child;
+use super::latency::Stage;
 use super::{QueueError, Request, Response};
 use crate::lease::LeaseFuture;
 
@@ -166,6 +167,7 @@ impl Core {
         deadline: Option<Instant>,
         mut gone: oneshot::Receiver<()>,
     ) -> Result<(), QueueError> {
+        let began = Instant::now();
         let lost = self.joined.guard.lost();
         tokio::pin!(lost);
         let mut sequence = self.sequence.lock().await;
@@ -182,8 +184,12 @@ impl Core {
             if self.joined.guard.standing() == crate::lease::Standing::Lost {
                 return Err(QueueError::LeaseLost);
             }
-            let pause = match self.ask(command.clone()).await {
+            let asked = Instant::now();
+            let answer = self.ask(command.clone()).await;
+            self.joined.store.observe(Stage::PutAppend, asked.elapsed());
+            let pause = match answer {
                 Ok(QueueReply::Appended { .. }) => {
+                    self.joined.store.observe(Stage::Put, began.elapsed());
                     *sequence += 1;
                     return Ok(());
                 }
@@ -211,7 +217,7 @@ impl Core {
                     None => std::future::pending().await,
                 }
             };
-            let given_up = pause.is_none();
+            let (given_up, waiting) = (pause.is_none(), Instant::now());
             tokio::select! {
                 () = wait => {}
                 () = &mut closing => {}
@@ -224,6 +230,9 @@ impl Core {
                     self.withdraw().await;
                     return Err(QueueError::MessageBufferFull);
                 }
+            }
+            if given_up {
+                self.joined.store.observe(Stage::PutRoom, waiting.elapsed());
             }
             retry = (retry * 2).min(RETRY_MAX);
         }

@@ -7,8 +7,9 @@ use session::queue::Hold;
 use tokio::sync::Notify;
 
 use super::children::{Child, Children};
-use super::{ChannelStore, QueueError, keeper};
-use crate::lease::{LeaseBackend, LeaseGuard, LeaseManager, Standing, TableBackend};
+use super::latency::{Latency, Stage, StageDurations};
+use super::{ChannelStore, QueueError, keeper, latency};
+use crate::lease::{LeaseBackend, LeaseGuard, LeaseManager, LeaseRef, Standing, TableBackend};
 
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
@@ -42,10 +43,11 @@ pub(super) struct Inner {
     pub(super) foreign: Option<Arc<dyn LeaseBackend>>,
     pub(super) children: Children,
     pub(super) stop: Arc<Notify>,
+    pub(super) latency: Latency,
     leases: LeaseManager,
     /// The lease of this process, by group; of another backend there is one for all groups.
     own: Vec<tokio::sync::Mutex<Option<LeaseGuard>>>,
-    options: QueueOptions,
+    pub(super) options: QueueOptions,
 }
 
 impl QueueStore {
@@ -59,6 +61,7 @@ impl QueueStore {
             foreign: options.leases.clone(),
             children: Children::default(),
             stop: Arc::new(Notify::new()),
+            latency: Latency::default(),
             leases: LeaseManager::new(),
             own: (0..groups).map(|_| tokio::sync::Mutex::new(None)).collect(),
             channels,
@@ -69,6 +72,7 @@ impl QueueStore {
                 tokio::spawn(keeper::run(Arc::downgrade(&inner), group));
             }
         }
+        tokio::spawn(latency::log_forever(Arc::downgrade(&inner)));
         Self { inner }
     }
 
@@ -76,6 +80,28 @@ impl QueueStore {
     #[must_use]
     pub fn leases(&self) -> &LeaseManager {
         &self.inner.leases
+    }
+
+    /// How [`QueueStore::leases`] names the lease of a membership in `group`.
+    #[must_use]
+    pub fn lease_ref(&self, group: u16, hold: Hold) -> LeaseRef {
+        match hold {
+            Hold::Own(id) => {
+                let table = self.inner.tables.get(usize::from(group));
+                LeaseRef { incarnation: table.map_or(0, |table| table.incarnation()), id }
+            }
+            Hold::Foreign { incarnation, lease } => LeaseRef { incarnation, id: lease },
+        }
+    }
+
+    /// How long each stage of the calls of its endpoints took since it was opened.
+    #[must_use]
+    pub fn latency(&self) -> StageDurations {
+        self.inner.latency.view()
+    }
+
+    pub(super) fn observe(&self, stage: Stage, took: Duration) {
+        self.inner.latency.observe(stage, took);
     }
 
     /// Group of a unique name.

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::Times;
+use crate::durations::DurationCounter;
 
 /// A directory of segment files.
 pub(crate) trait Disk: Send + Sync + Debug + 'static {
@@ -50,14 +50,14 @@ pub(crate) struct OsDisk {
     dir: PathBuf,
     /// A file filled ahead of time, with its length. The lock is held while it is filled: `create` waits for it.
     prepared: Mutex<Option<(File, u64)>>,
-    times: Arc<Times>,
+    times: Arc<DurationCounter>,
 }
 
 /// A segment whose fsyncs are timed.
 #[derive(Debug)]
 struct OsFile {
     file: File,
-    times: Arc<Times>,
+    times: Arc<DurationCounter>,
 }
 
 /// Name of the file that is filled ahead of time.
@@ -76,7 +76,7 @@ impl OsDisk {
     }
 
     /// How long the fsyncs of segments take.
-    pub(crate) fn times(&self) -> &Arc<Times> {
+    pub(crate) fn times(&self) -> &Arc<DurationCounter> {
         &self.times
     }
 

@@ -9,7 +9,6 @@
 mod disk;
 mod record;
 mod recovery;
-mod times;
 mod writer;
 
 #[cfg(test)]
@@ -29,8 +28,6 @@ pub(crate) use record::{Kind, Record};
 pub(crate) use recovery::Location;
 #[cfg(test)]
 pub(crate) use sim_disk::SimDisk;
-pub(crate) use times::Times;
-pub use times::{FSYNC_BUCKETS_NS, FsyncTimes};
 
 use crate::StorageError;
 use record::{RECORD_HEADER_BYTES, Seal, decode, segment_name};

@@ -16,13 +16,14 @@ crate::on_every_backend!(cases:
     a_cancelled_get_loses_nothing,
     expired_records_are_skipped_and_counted,
     a_group_gives_each_record_to_one,
+    the_stages_of_calls_are_counted,
 );
 
 mod cases {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use storage::queue::{ChanType, ChannelConfig, QueueError, Record};
+    use storage::queue::{ChanType, ChannelConfig, QueueError, Record, Stage};
 
     use crate::bench::{
         Bench, PATIENCE, bind_consumer, bind_producer, config, consumer, get, ids, payloads, producer,
@@ -34,6 +35,40 @@ mod cases {
         for number in numbers {
             producer.put_data([number]).await.unwrap();
         }
+    }
+
+    /// DESIGN §9 "Monitor": the stages of a call are parts of it, and none is missing.
+    pub(super) async fn the_stages_of_calls_are_counted(bench: &Bench) {
+        let store = bench.process();
+        let config = ChannelConfig::new(1, Duration::from_secs(60));
+        let producer = bind_producer(&store, "q", ChanType::Mpsc, &config).await.unwrap();
+        let consumer = bind_consumer(&store, "q", ChanType::Mpsc, &config).await.unwrap();
+        let producing = async { put(&producer, 0..3).await };
+        let consuming = async {
+            // The channel is full, and the next append waits for room.
+            let full = || store.latency()[Stage::PutAppend as usize].count() >= 2;
+            let deadline = Instant::now() + PATIENCE;
+            while !full() {
+                assert!(Instant::now() < deadline, "no second append");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            for _ in 0..3 {
+                let items = get(&consumer, 1).await;
+                consumer.ack(&ids(&items)).await.unwrap();
+            }
+        };
+        tokio::join!(producing, consuming);
+        assert_eq!(consumer.get_data(1, SOON, 0).await, Err(QueueError::NoNewMessage));
+        let stages = store.latency();
+        let [put, put_room, put_append, get, get_wait, get_read, ack] = stages;
+        assert_eq!((put.count(), get.count(), ack.count()), (3, 3, 3));
+        assert!(put_room.count() >= 1 && put_append.count() >= 4, "{put_room} {put_append}");
+        assert!(
+            put.sum_ns >= put_room.sum_ns + put_append.sum_ns,
+            "parts of {put}: {put_room}, {put_append}"
+        );
+        assert!(get_read.count() >= 4, "{get_read}, {get_wait}");
+        store.close().await.unwrap();
     }
 
     pub(super) async fn records_come_in_order_and_stay_until_acknowledged(bench: &Bench) {

@@ -27,6 +27,9 @@ mod cases {
         tokio::time::sleep(bench.ttl * 3).await;
         assert_eq!(guard.standing(), Standing::Held);
         assert!(matches!(backend.probe(vec![lease]).await[..], [Alive::Left(_)]));
+        let stat = manager.stat();
+        assert_eq!((stat.held, stat.at_risk, stat.lost), (1, 0, 0));
+        assert!(stat.lag < bench.ttl, "its last keepalive was {:?} ago", stat.lag);
         let view = manager.view();
         assert_eq!(
             (view.len(), view[0].lease, view[0].holders.as_slice()),
@@ -64,6 +67,7 @@ mod cases {
         tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
         assert_eq!(guard.standing(), Standing::Lost);
         assert!(manager.view().is_empty(), "nothing is kept any more");
+        assert_eq!((manager.stat().held, manager.stat().lost), (0, 1));
     }
 
     pub(super) async fn a_ttl_below_the_least_is_refused(bench: &Bench) {

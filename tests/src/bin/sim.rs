@@ -1,18 +1,20 @@
 //! `make sim`: fresh seeds of the simulation for a chosen time, until a promise is broken.
 //!
-//! `EXACTMQ_SIM_SEED=n` runs exactly that seed and shows its last steps. `sim reconnect N` lets N clients of one node that dies connect to
-//! the others.
+//! `EXACTMQ_SIM_SEED=n` runs exactly that seed, with the mutant that `EXACTMQ_SIM_MUTANT` names, and shows its last steps. `sim reconnect N` lets N clients of one node that dies connect to
+//! the others. `sim mutants N` runs every mutant with the seeds 1 to N and says which of them catch it: where seeds for
+//! `tests/tests/mutants.rs` come from.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tests::sim::mutant::Mutant;
 use tests::sim::{Plan, Report, reconnect, run};
 
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(30);
-const USAGE: &str = "usage: sim [--seconds N] [--threads N] | sim reconnect CLIENTS";
+const USAGE: &str = "usage: sim [--seconds N] [--threads N] | sim reconnect CLIENTS | sim mutants SEEDS";
 
 #[derive(Default)]
 struct Totals {
@@ -56,17 +58,27 @@ impl Totals {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [command, clients] = &arguments[..]
-        && command == "reconnect"
+    if let [command, number] = &arguments[..]
+        && matches!(command.as_str(), "reconnect" | "mutants")
     {
-        let Ok(clients) = clients.parse() else { return usage() };
-        println!("{}", reconnect::run(clients).text());
+        let Ok(number) = number.parse() else { return usage() };
+        if command == "mutants" {
+            return mutants(number);
+        }
+        println!("{}", reconnect::run(number).text());
         return ExitCode::SUCCESS;
     }
     let Some((seconds, threads)) = bounds(&arguments) else { return usage() };
     if let Ok(seed) = std::env::var("EXACTMQ_SIM_SEED") {
         let Ok(seed) = seed.parse() else { return usage() };
-        let report = run(&Plan::new(seed));
+        let plan = match std::env::var("EXACTMQ_SIM_MUTANT") {
+            Ok(name) => match Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) {
+                Some(mutant) => Plan::new(seed).with(mutant),
+                None => return usage(),
+            },
+            Err(_) => Plan::new(seed),
+        };
+        let report = run(&plan);
         println!("{}\n{} steps, trace {:016x}", report.text(), report.steps, report.hash);
         return if report.violation.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
@@ -76,6 +88,27 @@ fn main() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!("{USAGE}");
     ExitCode::from(2)
+}
+
+/// Seeds of one mutant that are shown.
+const SHOWN: usize = 8;
+
+/// Fails when a mutant is caught by none of the seeds.
+fn mutants(seeds: u64) -> ExitCode {
+    let mut missed = false;
+    for mutant in Mutant::ALL {
+        let mut caught: Vec<(u64, String)> = Vec::new();
+        for seed in 1..=seeds {
+            let violation = run(&Plan::new(seed).with(mutant)).violation;
+            caught.extend(violation.map(|violation| (seed, violation)));
+        }
+        missed |= caught.is_empty();
+        println!("{mutant:?}: caught by {} of {seeds} seeds", caught.len());
+        for (seed, violation) in caught.iter().take(SHOWN) {
+            println!("    {seed}: {violation}");
+        }
+    }
+    if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn bounds(arguments: &[String]) -> Option<(u64, u64)> {

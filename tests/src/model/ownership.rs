@@ -12,6 +12,9 @@ const CONNECTS: usize = 3;
 /// Node of each CONNECT.
 const AT: [usize; CONNECTS] = [0, 1, 0];
 
+/// Whether a promise is broken in a state.
+type Breaks = fn(&State) -> bool;
+
 /// What is deliberately wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breakage {
@@ -362,8 +365,9 @@ impl State {
 
     fn retire(&mut self, node: usize, boot: u8) {
         self.nodes[node].retired |= bit(boot);
-        for at in 0..CONNECTS {
-            if AT[at] == node && self.connects[at].boot == boot {
+        let on_it = |at: &usize| AT[*at] == node;
+        for at in (0..CONNECTS).filter(on_it) {
+            if self.connects[at].boot == boot {
                 self.close_row(at);
             }
         }
@@ -435,7 +439,7 @@ impl Model for Ownership {
     }
 
     fn broken(&self, state: &State) -> Option<&'static str> {
-        let promises: [(&'static str, fn(&State) -> bool); 6] = [
+        let promises: [(&'static str, Breaks); 6] = [
             ("P1", State::two_execute),
             ("P2", State::is_taken_unproved),
             ("P3", State::is_end_not_final),

@@ -110,12 +110,9 @@ impl Client {
                 return;
             }
             let at = world.chance.index(world.nodes());
-            let line = match self.connect(at).await {
-                Some(line) => line,
-                None => {
-                    tokio::time::sleep(ms(world.chance.between(10, 150))).await;
-                    continue;
-                }
+            let Some(line) = self.connect(at).await else {
+                tokio::time::sleep(ms(world.chance.between(10, 150))).await;
+                continue;
             };
             self.stay(&line).await;
             // How it ends: with DISCONNECT, without, or by a second connection while the first one lives.

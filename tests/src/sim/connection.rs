@@ -526,6 +526,9 @@ impl Connection {
             row.owner.owner_generation,
             row.owner.key.client_id
         );
+        if !normal {
+            node.publish_by_own_timer(&row);
+        }
         guard.closed(DisconnectInput { sent_through, ..DisconnectInput::seen_now(&node.clock, normal) });
         if !pending.is_empty() {
             node.power.spawn(async move {

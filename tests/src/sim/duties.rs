@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use session::id::Boot;
 use session::lifecycle::{
-    Append, Command, Conflict, Due, Reply, RetireProof, SessionState, Stamp, Target, WillKey, WillRow,
-    WillStage,
+    Append, Command, Conflict, Due, Reply, RetireProof, SessionRow, SessionState, Stamp, Target, WillKey,
+    WillRow, WillStage,
 };
 use session::message::{Message, QoS};
 use session::time::{Millis, Tick};
@@ -208,6 +208,20 @@ impl Node {
         targets
     }
 
+    /// The mutant: the node of a connection that ended counts the delay of its Will, whoever continued the session meanwhile.
+    pub fn publish_by_own_timer(self: &Arc<Self>, session: &SessionRow) {
+        if session.will_generation == 0 || !self.world.has(Mutant::WillByOwnTimer) {
+            return;
+        }
+        let will = will_key(session);
+        let Some(row) = self.raft.lock().group.will(&will).cloned() else { return };
+        let node = self.clone();
+        self.power.spawn(async move {
+            tokio::time::sleep(ms(u64::from(row.delay_sec) * 1_000)).await;
+            node.append(&row.message, Some(Stamp::Will(will))).await;
+        });
+    }
+
     /// The mutant: whoever does not answer is dead, and its Wills are published.
     fn publish_of_silent_nodes(&self) {
         let silent: Vec<(WillKey, Message)> = {
@@ -221,11 +235,7 @@ impl Node {
                     at != self.at && !self.world.talk(self.at, at)
                 })
                 .filter_map(|row| {
-                    let will = WillKey {
-                        key: row.owner.key.clone(),
-                        session_generation: row.owner.session_generation,
-                        will_generation: row.will_generation,
-                    };
+                    let will = will_key(row);
                     let message = group.will(&will)?.message.clone();
                     Some((will, message))
                 })
@@ -259,7 +269,7 @@ impl Node {
                 let until: Tick = self.clock.tick().plus_ms(LEASE_MS + super::world::DRIFT_MS);
                 let over = |node: &Self| {
                     if by_wall {
-                        node.clock.millis() >= lease_until.plus_ms(super::world::DRIFT_MS)
+                        node.clock.wall() >= lease_until.plus_ms(super::world::DRIFT_MS)
                     } else {
                         node.clock.tick() >= until
                     }
@@ -281,6 +291,15 @@ impl Node {
             return matches!(self.call(retire).await, Some(Reply::Done { .. }));
         }
         false
+    }
+}
+
+/// Key of the Will that a row refers to.
+pub fn will_key(row: &SessionRow) -> WillKey {
+    WillKey {
+        key: row.owner.key.clone(),
+        session_generation: row.owner.session_generation,
+        will_generation: row.will_generation,
     }
 }
 

@@ -10,6 +10,7 @@ use session::lifecycle::{EndReason, WillMode};
 use super::calls::ms;
 use super::mutant::Mutant;
 use super::node::Node;
+use super::weather::{Weather, late_calls, outlive_renewal, tear_tails};
 use super::world::{DRIFT_MS, LEASE_MS, World, key};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -19,7 +20,7 @@ pub async fn elect(world: Arc<World>) {
     let mut headless = 0;
     loop {
         tokio::time::sleep(ms(40)).await;
-        headless = if has_leader(&world) { 0 } else { headless + 1 };
+        headless = if leader(&world).is_some() { 0 } else { headless + 1 };
         if headless >= 2 {
             elect_one(&world);
         }
@@ -30,12 +31,14 @@ fn reach(world: &World, at: usize) -> Vec<usize> {
     (0..world.nodes()).filter(|other| world.talk(at, *other)).collect()
 }
 
-fn has_leader(world: &Arc<World>) -> bool {
+/// The node that leads in the newest term and reaches a majority.
+pub fn leader(world: &Arc<World>) -> Option<usize> {
     let terms = world.alive().iter().map(|node| node.disk().term).max().unwrap_or(0);
-    world.alive().iter().any(|node| {
+    let leads = |node: &&Arc<Node>| {
         let leads = node.raft.lock().leads() && node.disk().term == terms;
         leads && reach(world, node.at).len() > world.nodes() / 2
-    })
+    };
+    world.alive().iter().find(leads).map(|node| node.at)
 }
 
 /// A candidate whose log is as new as that of each in a majority that it reaches wins their votes.
@@ -71,34 +74,44 @@ pub fn elect_one(world: &Arc<World>) {
     }
 }
 
-/// Breaks things, one after the other and over each other, until the run is calm.
+/// Breaks things until the run is calm.
 pub async fn rage(world: Arc<World>) {
     while !world.is_calm() {
         tokio::time::sleep(ms(world.chance.between(50, 1_200))).await;
         if world.is_calm() {
             return;
         }
-        let at = world.chance.index(world.nodes());
-        match world.chance.below(16) {
-            0 | 1 => crash(&world, at),
-            2..=4 => stop(&world, at),
-            5 => cut_off(&world, at, true, true),
-            6 => {
-                let outgoing = world.chance.happens(500);
-                cut_off(&world, at, outgoing, !outgoing);
-            }
-            7 => slow_links(&world, at),
-            8 => slow_disk(&world, at),
-            9 => step_clock(&world, at),
-            10 => {
-                crate::step!(world, "the leader is deposed");
-                elect_one(&world);
-            }
-            11 => copy_directory(&world, at),
-            12 | 13 => outlive(&world, at),
-            14 if world.chance.happens(500) => power_cut(&world),
-            _ => retire(&world, at),
+        match world.weather {
+            Weather::Mixed => break_something(&world),
+            Weather::Power => tear_tails(&world).await,
+            Weather::Leases => outlive_renewal(&world).await,
+            Weather::Late => late_calls(&world).await,
         }
+    }
+}
+
+/// One fault of all, over those that last.
+fn break_something(world: &Arc<World>) {
+    let at = world.chance.index(world.nodes());
+    match world.chance.below(16) {
+        0 | 1 => crash(world, at),
+        2..=4 => stop(world, at),
+        5 => cut_off(world, at, true, true),
+        6 => {
+            let outgoing = world.chance.happens(500);
+            cut_off(world, at, outgoing, !outgoing);
+        }
+        7 => slow_links(world, at),
+        8 => slow_disk(world, at),
+        9 => step_clock(world, at),
+        10 => {
+            crate::step!(world, "the leader is deposed");
+            elect_one(world);
+        }
+        11 => copy_directory(world, at),
+        12 | 13 => outlive(world, at),
+        14 if world.chance.happens(500) => power_cut(world),
+        _ => retire(world, at),
     }
 }
 
@@ -110,9 +123,14 @@ fn power_cut(world: &Arc<World>) {
 
 fn crash(world: &Arc<World>, at: usize) {
     world.crash(at);
-    let (world, pause) = (world.clone(), ms(world.chance.between(20, 4_000)));
+    start_later(world, at, world.chance.between(20, 4_000));
+}
+
+/// Starts the process of a machine again, unless something else does before.
+pub fn start_later(world: &Arc<World>, at: usize, pause_ms: u64) {
+    let world = world.clone();
     tokio::spawn(async move {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(ms(pause_ms)).await;
         if !world.is_calm() && world.node(at).is_none_or(|node| node.power.is_dead()) {
             world.start(at);
         }
@@ -246,8 +264,7 @@ fn outlive(world: &Arc<World>, at: usize) {
     let Some(node) = world.node(at).filter(|node| node.power.runs()) else { return };
     let Some(helper) = helper(world, at) else { return };
     crate::step!(world, "node {} hears late", at + 1);
-    let others = move |world: &World| (0..world.nodes()).filter(move |other| *other != at);
-    for other in others(world) {
+    for other in (0..world.nodes()).filter(|other| *other != at) {
         world.set_link(other, at, |link| link.delay_ms = (800, 1_200));
     }
     let (pause, steps) = (world.chance.between(1_200, 3_500), world.chance.happens(500));
@@ -255,24 +272,36 @@ fn outlive(world: &Arc<World>, at: usize) {
     tokio::spawn(async move {
         tokio::time::sleep(ms(pause)).await;
         if !world.is_calm() {
-            crate::step!(world, "node {} is not heard any more, and attested to be off", at + 1);
-            others(&world).for_each(|other| world.set_link(at, other, |link| link.cut = true));
-            let (boot, attesting) = (node.boot.clone(), helper.clone());
-            helper.power.spawn(async move {
-                let retired = attesting.retire_attested(&boot).await;
-                crate::step!(attesting.world, "attestation of {}: {retired}", boot.boot_id);
-            });
-            tokio::time::sleep(ms(200)).await;
-            if steps {
-                helper.time.step_wall(HOUR_MS);
-            }
-            tokio::time::sleep(ms(LEASE_MS + 2 * DRIFT_MS)).await;
+            silence(&node, &helper, steps).await;
         }
-        for other in others(&world) {
-            world.set_link(at, other, |link| link.cut = false);
-            world.set_link(other, at, |link| link.delay_ms = (0, 3));
-        }
+        hear_again(&world, at);
     });
+}
+
+/// `node` is not heard any more, and `helper` attests that it is off, on a wall clock that may step. Until well after the lease.
+pub async fn silence(node: &Arc<Node>, helper: &Arc<Node>, steps: bool) {
+    let (world, at) = (&node.world, node.at);
+    crate::step!(world, "node {} is not heard any more, and attested to be off", at + 1);
+    for other in (0..world.nodes()).filter(|other| *other != at) {
+        world.set_link(at, other, |link| link.cut = true);
+    }
+    let (boot, attesting) = (node.boot.clone(), helper.clone());
+    helper.power.spawn(async move {
+        let retired = attesting.retire_attested(&boot).await;
+        crate::step!(attesting.world, "attestation of {}: {retired}", boot.boot_id);
+    });
+    tokio::time::sleep(ms(200)).await;
+    if steps {
+        helper.time.step_wall(HOUR_MS);
+    }
+    tokio::time::sleep(ms(LEASE_MS + 2 * DRIFT_MS)).await;
+}
+
+pub fn hear_again(world: &World, at: usize) {
+    for other in (0..world.nodes()).filter(|other| *other != at) {
+        world.set_link(at, other, |link| link.cut = false);
+        world.set_link(other, at, |link| link.delay_ms = (0, 3));
+    }
 }
 
 /// Ends sessions of volatile clients now and then.

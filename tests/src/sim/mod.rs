@@ -21,6 +21,7 @@ pub mod raft;
 pub mod reconnect;
 pub mod tasks;
 pub mod trace;
+pub mod weather;
 pub mod world;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use session::lifecycle::InboxRead;
 use self::calls::ms;
 use self::client::{Client, Kind};
 use self::mutant::Mutant;
+use self::weather::Weather;
 use self::world::World;
 
 /// Longest time in which a calm cluster must have caught up.
@@ -43,6 +45,7 @@ const WARM_UP_MS: u64 = 20_000;
 pub struct Plan {
     pub seed: u64,
     pub nodes: usize,
+    pub weather: Weather,
     /// Simulated milliseconds under faults.
     pub faults_ms: u64,
     pub mutant: Option<Mutant>,
@@ -66,7 +69,7 @@ pub struct Report {
 impl Plan {
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, nodes: 3, faults_ms: 12_000, mutant: None }
+        Self { seed, nodes: 3, weather: Weather::of(seed), faults_ms: 12_000, mutant: None }
     }
 
     #[must_use]
@@ -106,7 +109,7 @@ pub fn run(plan: &Plan) -> Report {
 }
 
 async fn run_inside(plan: &Plan) -> Report {
-    let world = World::new(plan.seed, plan.nodes, plan.mutant);
+    let world = World::new(plan.seed, plan.nodes, plan.weather, plan.mutant);
     (0..plan.nodes).for_each(|at| world.start(at));
     tokio::spawn(faults::elect(world.clone()));
     let subscribers = clients(&world, &["s1", "s2"], Kind::Subscriber);

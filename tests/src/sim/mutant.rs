@@ -18,6 +18,8 @@ pub enum Mutant {
     AckBeforeSync,
     /// An unanswered node is taken for dead at once, and its armed Wills are published.
     WillFromStaleOwner,
+    /// A node counts the delay of the Will of a connection that it lost by itself, and publishes whoever owns the session by then.
+    WillByOwnTimer,
     /// The executor of a Will publishes it without its stamp, and once more to be sure.
     WillTwice,
     /// A delivery gets the next free packet id, not the one of its offset.
@@ -49,7 +51,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::SkipProofAfterLease,
         Self::SkipProofOnError,
         Self::FollowSuccessor,
@@ -57,6 +59,7 @@ impl Mutant {
         Self::AckBeforeCommit,
         Self::AckBeforeSync,
         Self::WillFromStaleOwner,
+        Self::WillByOwnTimer,
         Self::WillTwice,
         Self::PacketIdOfConnection,
         Self::ResendWithoutDup,

@@ -107,6 +107,33 @@ impl CloseLinks for Sockets {
 }
 
 impl Sockets {
+    /// The sockets of a boot and the registry of those who own them.
+    ///
+    /// # Panics
+    /// When the options of the registry are out of range.
+    fn with_owners(world: &Arc<World>, clock: &NodeClock, boot: &Boot) -> (Arc<Self>, Arc<Owners>) {
+        let options = Options {
+            node_id: boot.node_id,
+            boot_id: boot.boot_id.clone(),
+            capacity: 200_000,
+            operations_max: 64,
+            pending_timeout_ms: 2_500,
+            lease_max_ms: 60_000,
+            close_retry_ms: 250,
+        };
+        let sockets = Arc::new(Self {
+            world: world.clone(),
+            clock: clock.clone(),
+            open: Mutex::default(),
+            next: AtomicU64::new(0),
+            owners: OnceLock::new(),
+        });
+        let owners = Arc::new(Owners::new(options, clock.clone(), sockets.clone()).expect("valid options"));
+        // A thing that is set once cannot be set before.
+        let _ = sockets.owners.set(Arc::downgrade(&owners));
+        (sockets, owners)
+    }
+
     pub fn open(&self) -> (LinkId, Arc<Socket>) {
         let slot = u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)).unwrap_or(u32::MAX);
         let link = LinkId { worker: 0, slot, serial: 1 };
@@ -171,25 +198,7 @@ impl Node {
         let offset = *machine.wall_offset_ms.lock();
         let time = Arc::new(SimTime::new(world.origin, world.chance.between(1, 1_000_000), offset));
         let clock = NodeClock::new(time.clone());
-        let options = Options {
-            node_id,
-            boot_id: boot.boot_id.clone(),
-            capacity: 200_000,
-            operations_max: 64,
-            pending_timeout_ms: 2_500,
-            lease_max_ms: 60_000,
-            close_retry_ms: 250,
-        };
-        let sockets = Arc::new(Sockets {
-            world: world.clone(),
-            clock: clock.clone(),
-            open: Mutex::default(),
-            next: AtomicU64::new(0),
-            owners: OnceLock::new(),
-        });
-        let owners = Arc::new(Owners::new(options, clock.clone(), sockets.clone()).expect("valid options"));
-        // A thing that is set once cannot be set before.
-        let _ = sockets.owners.set(Arc::downgrade(&owners));
+        let (sockets, owners) = Sockets::with_owners(&world, &clock, &boot);
         let (proposals, proofs) = (Arc::new(Proposals(OnceLock::new())), Arc::new(Proofs(OnceLock::new())));
         let disconnects =
             Disconnects::new(clock.clone(), owners.clone(), proposals.clone(), Arc::new(Forgotten));
@@ -558,16 +567,16 @@ fn lose(dones: Vec<Done>) {
 }
 
 fn answer(dones: Vec<Done>, replies: impl Iterator<Item = Result<Reply, Arc<StorageError>>>) {
-    let mut ports: VecDeque<(Arc<dyn storage::CompletionPort>, u64, Result<Reply, Arc<StorageError>>)> =
-        VecDeque::new();
+    // Who waits for one reply hears before a port that goes on at once.
+    let mut ports = VecDeque::new();
     for (done, reply) in dones.into_iter().zip(replies) {
         match done {
             Done::Nobody => {}
             Done::Once(sender) => drop(sender.send(reply)),
-            Done::Port { port, token } => ports.push_back((port, token, reply)),
+            Done::Port { port, token } => ports.push_back((port, vec![(token, reply)])),
         }
     }
-    for (port, token, reply) in ports {
-        port.complete(vec![(token, reply)]);
+    for (port, replies) in ports {
+        port.complete(replies);
     }
 }

@@ -12,6 +12,7 @@ use session::lifecycle::{Command, DisconnectKind, Group, Reply, Stamp, WillKey, 
 use session::owner::Quiesce;
 
 use super::connection::ToClient;
+use super::duties::will_key;
 use super::node::Node;
 use super::raft::{Applied, Disk, Rows, difference, rows_of};
 use super::world::World;
@@ -51,6 +52,7 @@ struct State {
     /// How an operator wanted the Will of an owner to be treated.
     wanted: BTreeMap<Owner, WillMode>,
     published: BTreeSet<WillKey>,
+    cancelled: BTreeSet<WillKey>,
     /// Boots that are proved to be over.
     retired: BTreeSet<Arc<str>>,
     pub entries: u64,
@@ -205,12 +207,7 @@ impl State {
                     let previous = connect.previous.as_ref().map(|(_, owner)| owner.clone());
                     self.previous.insert(connect.owner.clone(), previous);
                     if row.will_generation != 0 {
-                        let will = WillKey {
-                            key: row.owner.key.clone(),
-                            session_generation: row.owner.session_generation,
-                            will_generation: row.will_generation,
-                        };
-                        self.wills.insert(will, row.owner.clone());
+                        self.wills.insert(will_key(row), row.owner.clone());
                     }
                 }
                 (Command::Disconnect(disconnect), Reply::Row { .. })
@@ -235,34 +232,12 @@ impl State {
                 (
                     Command::BootRetire { boot, .. } | Command::BootRetireSilent { boot, .. },
                     Reply::Done { unchanged: false, .. },
-                ) => {
-                    crate::step!(world, "{} is retired", boot.boot_id);
-                    self.retired.insert(boot.boot_id.clone());
-                    // A successor may run from now on: what proves the end of the boot must not be early.
-                    let lives =
-                        |node: &&Arc<Node>| node.boot == *boot && !node.owners.lapsed_at(node.clock.tick());
-                    if let Some(node) = world.alive().iter().find(lives) {
-                        world.fail(&format!(
-                            "P1: {} is retired while its lease runs at node {}",
-                            boot.boot_id,
-                            node.at + 1
-                        ));
-                    }
-                }
+                ) => self.retires(world, boot),
                 _ => {}
             }
         }
         for (will, stage) in &one.outcome.wills {
-            crate::step!(
-                world,
-                "Will {}/{} of {} is {stage:?}",
-                will.session_generation,
-                will.will_generation,
-                will.key.client_id
-            );
-            if *stage == WillStage::Published && !self.published.insert(will.clone()) {
-                world.fail(&format!("P6: a Will of {} was published twice", will.key.client_id));
-            }
+            self.settles(world, will, *stage);
         }
         let kinds: Vec<&str> = one.batch.commands.iter().map(kind).collect();
         crate::step!(
@@ -274,10 +249,43 @@ impl State {
         );
     }
 
+    /// A successor may run from now on: what proves the end of the boot must not be early.
+    fn retires(&mut self, world: &World, boot: &Boot) {
+        crate::step!(world, "{} is retired", boot.boot_id);
+        self.retired.insert(boot.boot_id.clone());
+        let lives = |node: &&Arc<Node>| node.boot == *boot && node.owners.lease_until() > node.clock.tick();
+        if let Some(node) = world.alive().iter().find(lives) {
+            let (boot_id, number) = (&boot.boot_id, node.at + 1);
+            world.fail(&format!("P1: {boot_id} is retired while its lease runs at node {number}"));
+        }
+    }
+
+    fn settles(&mut self, world: &World, will: &WillKey, stage: WillStage) {
+        let (session, number) = (will.session_generation, will.will_generation);
+        crate::step!(world, "Will {session}/{number} of {} is {stage:?}", will.key.client_id);
+        if stage == WillStage::Published && !self.published.insert(will.clone()) {
+            world.fail(&format!("P6: a Will of {} was published twice", will.key.client_id));
+        }
+        if stage == WillStage::Cancelled {
+            self.cancelled.insert(will.clone());
+        }
+    }
+
     fn fires(&mut self, world: &World, will: &WillKey) {
         let Some(owner) = self.wills.get(will).cloned() else { return };
         if self.normal.contains(&owner) {
             world.fail(&format!("P6: the Will of {} went out after its DISCONNECT", owner.key.client_id));
+        }
+        if self.cancelled.contains(will) {
+            world.fail(&format!("P6: the Will of {} went out, and it was cancelled", owner.key.client_id));
+        }
+        let serves = |node: &&Arc<Node>| {
+            let same = node.boot.boot_id == owner.boot_id && !self.retired.contains(&owner.boot_id);
+            same && node.sockets.is_open(&owner) && node.owners.lease_until() > node.clock.tick()
+        };
+        if world.alive().iter().any(|node| serves(&node)) {
+            world
+                .fail(&format!("P6: the Will of {} went out while its owner may serve", owner.key.client_id));
         }
         self.fired.insert(owner);
     }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::calls::ms;
 use super::connection::{Hello, ToClient, accept};
 use super::faults;
+use super::weather::Weather;
 use super::world::{World, key};
 
 const SEED: u64 = 1;
@@ -52,7 +53,7 @@ pub fn run(clients: u64) -> Report {
 }
 
 async fn run_inside(clients: u64) -> Report {
-    let world = World::new(SEED, 3, None);
+    let world = World::new(SEED, 3, Weather::Mixed, None);
     (0..3).for_each(|at| world.start(at));
     tokio::spawn(faults::elect(world.clone()));
     let (connected, resumed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

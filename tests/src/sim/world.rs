@@ -15,6 +15,7 @@ use super::node::Node;
 use super::oracle::Oracle;
 use super::raft::{Disk, Msg};
 use super::trace::Trace;
+use super::weather::Weather;
 
 /// Lease of a boot: a tenth of the product's, so that a run sees many.
 pub const LEASE_MS: u64 = 3_000;
@@ -49,6 +50,7 @@ pub struct World {
     pub chance: Chance,
     pub trace: Trace,
     pub oracle: Oracle,
+    pub weather: Weather,
     pub mutant: Option<Mutant>,
     pub origin: Instant,
     pub machines: Vec<Machine>,
@@ -61,7 +63,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, nodes: usize, mutant: Option<Mutant>) -> Arc<Self> {
+    pub fn new(seed: u64, nodes: usize, weather: Weather, mutant: Option<Mutant>) -> Arc<Self> {
         let chance = Chance::new(seed);
         let machines = (0..nodes)
             .map(|_| Machine {
@@ -75,6 +77,7 @@ impl World {
             chance,
             trace: Trace::default(),
             oracle: Oracle::default(),
+            weather,
             mutant,
             origin: Instant::now(),
             machines,

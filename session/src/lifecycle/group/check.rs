@@ -96,6 +96,7 @@ impl Group {
                 return Err(Violation::Orphan { what: "fence of lifetime", id: *number });
             }
             let Some(children) = &life.children else { continue };
+            counted.inboxes += 1;
             counted.subscriptions += children.subscriptions.len() as u64;
             counted.inbox_messages += children.inbox.messages();
             counted.inbox_bytes += children.inbox.bytes;

@@ -225,6 +225,7 @@ impl Group {
             return Err(corrupt(key, "the lifetime belongs to another session"));
         }
         life.children = Some(Box::new(children));
+        self.stat.inboxes += 1;
         Ok(())
     }
 

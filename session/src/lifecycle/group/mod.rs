@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use self::deadlines::Deadlines;
+pub use self::inboxes::InboxRow;
 use self::messages::Messages;
 use self::rows::RowId;
 use self::sessions::Sessions;
@@ -37,6 +38,7 @@ mod check;
 mod deadlines;
 mod digest;
 mod inbox;
+mod inboxes;
 mod load;
 mod messages;
 mod read;
@@ -199,6 +201,8 @@ pub struct GroupStat {
     pub sessions_offline: u64,
     pub sessions_ended: u64,
     pub subscriptions: u64,
+    /// Lifetimes with an inbox, those that wait for their reclamation among them.
+    pub inboxes: u64,
     pub inbox_messages: u64,
     pub inbox_bytes: u64,
     pub messages_stored: u64,
@@ -218,6 +222,7 @@ impl std::ops::Add for GroupStat {
             sessions_offline: self.sessions_offline + other.sessions_offline,
             sessions_ended: self.sessions_ended + other.sessions_ended,
             subscriptions: self.subscriptions + other.subscriptions,
+            inboxes: self.inboxes + other.inboxes,
             inbox_messages: self.inbox_messages + other.inbox_messages,
             inbox_bytes: self.inbox_bytes + other.inbox_bytes,
             messages_stored: self.messages_stored + other.messages_stored,

@@ -12,7 +12,7 @@ use crate::message::{Message, QoS};
 use crate::time::Millis;
 
 /// Start of a shared filter.
-const SHARE: &str = "$share/";
+pub(super) const SHARE: &str = "$share/";
 
 impl Group {
     /// Index of the last applied entry.

@@ -172,12 +172,16 @@ impl Group {
                 self.sessions.insert(slot);
             }
         }
-        let life = self.lifetimes.entry(lifetime).or_insert_with(|| Lifetime {
-            key: key.clone(),
-            fence,
-            ended,
-            children: durable.then(|| Box::new(Children::new(generation, 0))),
-            expiring: Millis::NEVER,
+        let inboxes = &mut self.stat.inboxes;
+        let life = self.lifetimes.entry(lifetime).or_insert_with(|| {
+            *inboxes += u64::from(durable);
+            Lifetime {
+                key: key.clone(),
+                fence,
+                ended,
+                children: durable.then(|| Box::new(Children::new(generation, 0))),
+                expiring: Millis::NEVER,
+            }
         });
         life.fence = fence;
         if let Some(children) = life.children.as_deref_mut().filter(|children| !children.stored) {
@@ -209,6 +213,7 @@ impl Group {
         let Some(life) = self.lifetimes.get_mut(&lifetime) else { return };
         if let Some(children) = life.children.take() {
             debug_assert!(children.is_empty(), "only empty children are dropped");
+            self.stat.inboxes -= 1;
             if children.stored {
                 self.dirty.dropped.push((lifetime, children.inbox.stored_chunks()));
             }

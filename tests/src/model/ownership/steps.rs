@@ -21,12 +21,12 @@ impl Ownership {
                 }
                 each(Action::Begin(at), next);
             }
-            Stage::Isolating if state.works(at) => {
-                if connect.saw.is_some_and(|saw| state.is_proved(saw, self)) {
-                    let mut next = *state;
-                    next.connects[at].stage = Stage::Proved;
-                    each(Action::Proved(at), next);
-                }
+            Stage::Isolating
+                if state.works(at) && connect.saw.is_some_and(|saw| state.is_proved(saw, self)) =>
+            {
+                let mut next = *state;
+                next.connects[at].stage = Stage::Proved;
+                each(Action::Proved(at), next);
             }
             Stage::Proved if state.works(at) => {
                 let mut next = *state;

@@ -3,6 +3,7 @@
 mod append;
 mod boot;
 mod deny;
+mod inboxes;
 mod lifecycle;
 mod model;
 mod purity;
