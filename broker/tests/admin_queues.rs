@@ -8,6 +8,7 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::admin::{ChannelColumn, ChannelId, ChannelKind, ChannelState, Order, RoleWord, StatusWord};
@@ -17,8 +18,10 @@ use operator::{Api, FakeBroker};
 use serde_json::{Value, json};
 use session::queue::QueueCommand;
 use storage::GroupId;
+use storage::lease::{LeaseBackend, TableBackend};
 use storage::queue::{
-    ChanRole, ChanType, ChannelConfig, Consumer, Item, Producer, QueueStore, new_or_bind_with_unique_key,
+    ChanRole, ChanType, ChannelConfig, ChannelStore, Consumer, EmbeddedStore, Item, MemoryStore, Producer,
+    QueueOptions, QueueStore, new_or_bind_with_unique_key,
 };
 
 use support::client::Client;
@@ -578,5 +581,66 @@ async fn the_stages_of_queued_messages_are_counted() {
     let mut reader = bench.client("reader", 300).await;
     assert_eq!(reader.message().await.1, b"kept");
     until("read", &|now| now[1] > before[1] && now[2] > before[2] && now[3] > before[3]).await;
+    bench.end().await;
+}
+
+/// what is sent and not acknowledged is told by the node that the client is connected to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r18_what_is_sent_and_not_acknowledged_is_told() {
+    let bench = Bench::start().await;
+    let mut silent = bench.client("silent", 300).await;
+    silent.subscribe("t", 1).await;
+    let mut publisher = bench.client("publisher", 0).await;
+    for _ in 0..3 {
+        publisher.publish("t", b"x", 1).await;
+    }
+    let in_flight = |count: u64| move |rows: &[Value]| rows.len() == 1 && rows[0]["in_flight"] == count;
+    bench.until("members", "name=silent", in_flight(3)).await;
+    assert_eq!(bench.only("channels", "name=silent").await["messages"], 3);
+    for _ in 0..3 {
+        silent.message().await;
+    }
+    bench.until("members", "name=silent", in_flight(0)).await;
+    bench.until("channels", "name=silent", |rows| rows[0]["messages"] == 0).await;
+    drop(silent);
+    bench
+        .until("members", "name=silent&status=offline", |rows| {
+            rows.len() == 1 && rows[0]["in_flight"].is_null()
+        })
+        .await;
+    bench.end().await;
+}
+
+/// P10: of a lease that another process holds, in the store or in another backend, nothing is told but what the store knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_of_other_processes_are_told_as_far_as_they_are_known() {
+    let bench = Bench::start().await;
+    let shared = bench.node.shared();
+    let elsewhere: Arc<dyn ChannelStore> = Arc::new(MemoryStore::default());
+    let foreign: Arc<dyn LeaseBackend> = Arc::new(TableBackend::new(elsewhere, 0));
+    let channels = || Arc::new(EmbeddedStore::new(shared.store.clone(), shared.clock.clone()));
+    let mut others = Vec::new();
+    for (name, leases) in [("own", None), ("foreign", Some(foreign))] {
+        let options =
+            QueueOptions { leases, keeper: false, label: format!("with {name}"), ..QueueOptions::default() };
+        let queues = QueueStore::open(channels(), options);
+        let producer =
+            new_or_bind_with_unique_key(&queues, &config(), name, ChanType::Mpsc, ChanRole::Producer).await;
+        others.push((queues, producer.unwrap()));
+    }
+    let row = bench.only("members", "name=with%20own").await;
+    assert_eq!(
+        fields(&row, ["status", "lease", "standing", "keepalive_lag_ms"]),
+        [json!("alive"), json!("held"), json!(null), json!(null)]
+    );
+    assert!(row["lease_left_ms"].as_u64().unwrap() > 0);
+    let row = bench.only("members", "name=with%20foreign").await;
+    assert_eq!(
+        fields(&row, ["status", "lease", "lease_left_ms", "standing"]),
+        [json!("alive"), json!(null), json!(null), json!(null)]
+    );
+    for (queues, _) in &others {
+        queues.close().await.unwrap();
+    }
     bench.end().await;
 }

@@ -24,7 +24,7 @@ use session::lifecycle::{Command, Reply};
 use session::time::Millis;
 use storage::queue::{
     ChanRole, ChanType, ChannelConfig, ChannelStore, EmbeddedStore, QueueError, QueueOptions, QueueStore,
-    new_or_bind_with_unique_key,
+    Stage, StageDurations, new_or_bind_with_unique_key,
 };
 use storage::{Clock, EngineKind, Formation, GroupId, Options, Store};
 
@@ -234,14 +234,19 @@ async fn work(
     totals.stop.store(true, Ordering::Relaxed);
     let took = start.elapsed();
     queues.close().await?;
-    report(&totals, took);
+    report(&totals, took, &queues.latency());
     if totals.failed.load(Ordering::Relaxed) > 0 {
         return Err("some operations failed".into());
     }
     Ok(ended)
 }
 
-fn report(totals: &Totals, took: Duration) {
+fn report(totals: &Totals, took: Duration, stages: &StageDurations) {
+    for (stage, durations) in
+        Stage::ALL.into_iter().zip(stages).filter(|(_, durations)| durations.count() > 0)
+    {
+        println!("{}: {durations}", stage.word());
+    }
     let rate = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / took.as_secs_f64().max(0.001);
     println!(
         "produced {} ({:.0}/s), consumed {} ({:.0}/s), failed {} in {:.1} s",

@@ -83,7 +83,11 @@ fn one_process_produces_and_consumes() {
     let dir = tempfile::tempdir().unwrap();
     let more = ["--producers", "8", "--consumers", "2", "--count", "50", "--size", "64"];
     let mut both = Running::start("both", dir.path(), &more);
-    let last = both.lines().last().unwrap();
+    let lines: Vec<String> = both.lines().collect();
+    for stage in ["put: n 400 ", "put_append: n ", "get: n ", "ack: n "] {
+        assert!(lines.iter().any(|line| line.starts_with(stage)), "no {stage:?} in {lines:?}");
+    }
+    let last = lines.last().unwrap();
     assert!(last.starts_with("produced 400 ") && last.contains("consumed 400 "), "{last}");
     assert_eq!(both.end(), Some(0));
 }

@@ -287,7 +287,7 @@ fn member() -> MemberView {
     let row = json!({
         "member": "member/0/1", "channel": "queue/0/1", "kind": "mpsc", "role": "producer", "status": "alive",
         "name": "p", "namespace": null, "node_id": null, "epoch": null, "weight": 1, "credit": null,
-        "claims": null, "appends": 1, "waiting": false, "lease": "held", "lease_left_ms": 1,
+        "claims": null, "in_flight": null, "appends": 1, "waiting": false, "lease": "held", "lease_left_ms": 1,
         "standing": "at_risk", "keepalive_lag_ms": 1, "since_ms": 1,
     });
     serde_json::from_value(row).expect("a member")

@@ -224,6 +224,8 @@ pub struct MemberView {
     /// Of a group's consumer: how many claims it may have, and how many it has.
     pub credit: Option<u32>,
     pub claims: Option<u32>,
+    /// Of an inbox whose session is connected to the node that answers: messages that were sent and are not acknowledged.
+    pub in_flight: Option<u32>,
     /// Appends of a producer so far.
     pub appends: Option<u64>,
     /// A producer that waits for room.

@@ -167,15 +167,27 @@ fn channels(rows: &[Value]) -> String {
 }
 
 fn members(rows: &[Value]) -> String {
-    let columns = ["member", "channel", "kind", "role", "status", "name", "node_id", "appends", "claims"];
+    let columns =
+        ["member", "channel", "kind", "role", "status", "name", "node_id", "appends", "claims", "in_flight"];
     let row = |member: &Value| {
         let mut row: Vec<String> = columns.iter().map(|column| cell(member, column)).collect();
         row.extend([lease(member), cell(member, "standing"), time(member, "since_ms")]);
         row
     };
     let heads = [
-        "MEMBER", "CHANNEL", "KIND", "ROLE", "STATUS", "NAME", "NODE", "APPENDS", "CLAIMS", "LEASE",
-        "STANDING", "SINCE",
+        "MEMBER",
+        "CHANNEL",
+        "KIND",
+        "ROLE",
+        "STATUS",
+        "NAME",
+        "NODE",
+        "APPENDS",
+        "CLAIMS",
+        "IN FLIGHT",
+        "LEASE",
+        "STANDING",
+        "SINCE",
     ];
     table(&heads, &rows.iter().map(row).collect::<Vec<_>>())
 }

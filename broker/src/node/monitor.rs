@@ -118,7 +118,9 @@ impl Operator {
         if shares && !table.is_done() {
             self.share_members(&mut table).await;
         }
-        let (rows, next) = table.best.finish();
+        let (mut rows, next) = table.best.finish();
+        // Not while rows are read: the routing reads the store under its own lock.
+        rows.iter_mut().for_each(|row| row.in_flight = self.in_flight(row));
         Ok(QueuePage { rows, next })
     }
 
@@ -358,6 +360,21 @@ impl Operator {
         }
     }
 
+    /// Messages that the session of an inbox was sent and has not acknowledged, where it is connected here.
+    fn in_flight(&self, row: &MemberView) -> Option<u32> {
+        if row.status != StatusWord::Alive || row.node_id != Some(self.shared.boot.node_id) {
+            return None;
+        }
+        let Some(ChannelId::Inbox { key, generation }) = ChannelId::parse(&row.channel) else { return None };
+        let group = self.shared.store.group_of(&key);
+        let lifetime = self.shared.store.read(group, |rows| {
+            let row = rows.session(&key).filter(|row| row.owner.session_generation == generation);
+            row.map(|row| row.lifetime)
+        });
+        let subscriber = self.shared.router.find(group, lifetime?).filter(|found| found.is_live());
+        subscriber.map(|subscriber| subscriber.load())
+    }
+
     /// How long ago the lease time of a group was brought forward last.
     fn stale(&self, group: GroupId) -> Duration {
         self.shared.store.lease_clock(group).1.elapsed()
@@ -573,6 +590,7 @@ fn queue_member(
         weight: Some(stat.weight),
         credit: claims,
         claims: claims.map(|_| stat.claims),
+        in_flight: None,
         appends: (role == RoleWord::Producer).then_some(stat.appends),
         waiting: stat.waiting,
         lease,
@@ -611,6 +629,7 @@ fn session_member(row: &SessionRow, channel: String, kind: ChannelKind, now: Mil
         weight: None,
         credit: None,
         claims: None,
+        in_flight: None,
         appends: None,
         waiting: false,
         lease,

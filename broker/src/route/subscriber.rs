@@ -87,7 +87,9 @@ impl Subscriber {
         self.load.store(in_flight, Ordering::Relaxed);
     }
 
-    pub(super) fn load(&self) -> u32 {
+    /// How many exchanges its connection has in flight, as it told last.
+    #[must_use]
+    pub fn load(&self) -> u32 {
         self.load.load(Ordering::Relaxed)
     }
 

@@ -368,6 +368,8 @@ impl Worker {
         if delivery.qos == QoS::AtMostOnce {
             return self.settle_unsent(session, offset);
         }
+        // It may be written after the turn that counts them.
+        session.subscriber.set_load(u32::try_from(session.outbound.in_flight()).unwrap_or(u32::MAX));
         true
     }
 

@@ -33,6 +33,20 @@ impl Stage {
     /// In the order of their numbers.
     pub const ALL: [Self; 7] =
         [Self::Put, Self::PutRoom, Self::PutAppend, Self::Get, Self::GetWait, Self::GetRead, Self::Ack];
+
+    /// As the log names it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::PutRoom => "put_room",
+            Self::PutAppend => "put_append",
+            Self::Get => "get",
+            Self::GetWait => "get_wait",
+            Self::GetRead => "get_read",
+            Self::Ack => "ack",
+        }
+    }
 }
 
 /// How long each stage took since the store was opened, in the order of [`Stage::ALL`].

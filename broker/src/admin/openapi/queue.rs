@@ -119,6 +119,7 @@ pub(super) fn schemas() -> Vec<(&'static str, Value)> {
         ("weight", maybe("integer")),
         ("credit", maybe("integer")),
         ("claims", maybe("integer")),
+        ("in_flight", maybe("integer")),
         ("appends", maybe("integer")),
         ("waiting", flag()),
         ("lease", maybe_one_of::<LeaseWord>()),
