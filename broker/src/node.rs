@@ -540,7 +540,7 @@ impl Settle {
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a start waits for what other nodes have subscribers of; until it is known, they get everything.
-const ROUTES_WAIT: Duration = Duration::from_millis(500);
+const ROUTES_WAIT: Duration = Duration::from_secs(1);
 
 /// Between two attempts at groups that have no majority.
 const SETTLE_PAUSE: Duration = Duration::from_millis(250);

@@ -4,6 +4,7 @@
 
 mod hotpath_support;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,12 @@ use broker::clock::NodeClock;
 use broker::cluster::{CallFuture, NotAnswered, PeerCalls};
 use broker::node::Node;
 use bytes::Bytes;
-use hotpath_support::{Client, Got, payload, start};
+use hotpath_support::{Client, Got, gone_member, payload, start};
 use ownerrpc::link::{
     CallError, Clock, Endpoint, Listener, LocalNode, Options, Peers, Security, SecuritySettings, Services,
     Unobserved,
 };
+use session::topic::TopicFilter;
 use tokio::time::Instant;
 
 const WIDE: u16 = 1_000;
@@ -306,6 +308,37 @@ async fn mqtt_4_8_2_4_one_member_of_the_cluster_gets_a_shared_message() {
     assert_eq!(payload(&near.message().await), "near");
     for client in &mut shared {
         assert!(client.is_quiet().await);
+    }
+}
+
+/// MQTT 5 §4.8.2, scenario 85: a node that was chosen for a share and has no member any more, or none that is connected, says so, and the
+/// message goes to the next one before it is acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_85_a_node_without_a_member_leaves_the_message_to_another_one() {
+    const COUNT: u16 = 8;
+    let members = cluster(3).await;
+    let share = "$share/g/s/#";
+    let mut member = members[2].client("member").await;
+    member.subscribe(share, 1).await;
+    let stale = TopicFilter::parse(share).unwrap();
+    members[0].node.shared().router.change_remote(2, [(&stale, true)]);
+    let mut publisher = members[0].client("p").await;
+    for round in 0..2 {
+        for number in 1..=COUNT {
+            publisher.publish("s/1", &number.to_string(), 1, false, number);
+        }
+        publisher.flush().await;
+        for packet_id in 1..=COUNT {
+            assert_eq!(publisher.next().await, Some(Got::Ack(0x40, packet_id, 0)));
+        }
+        let mut left: BTreeSet<String> = (1..=COUNT).map(|number| number.to_string()).collect();
+        while !left.is_empty() {
+            assert!(left.remove(payload(&member.message().await)), "round {round}: each once");
+        }
+        assert!(member.is_quiet().await);
+        for worker in 0..2 {
+            gone_member(&members[1].node, worker, None, share);
+        }
     }
 }
 

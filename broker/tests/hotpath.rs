@@ -7,7 +7,7 @@ mod hotpath_support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hotpath_support::{Client, Got, payload, start};
+use hotpath_support::{Client, Got, gone_member, payload, start};
 use session::id::Key;
 use session::lifecycle::{Command, Reply, SessionRef};
 use storage::{Done, Proposal};
@@ -387,6 +387,68 @@ async fn only_a_v5_client_can_exceed_the_receive_maximum() {
         last = Some(got);
     }
     assert_eq!(last, Some(Got::Disconnect(0x93)));
+}
+
+/// MQTT 5 §4.8.2, scenario 85: a message that was on its way to a member whose connection was gone goes to another one, on this worker
+/// and on others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_85_a_message_for_a_member_that_is_gone_goes_to_another_one() {
+    const COUNT: u16 = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let (mut member, _) = Client::connect(&node, "member", 0, WIDE).await;
+    member.subscribe("$share/g/s/#", 1).await;
+    for worker in 0..2 {
+        gone_member(&node, worker, None, "$share/g/s/#");
+    }
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    for packet_id in 1..=COUNT {
+        publisher.publish("s/1", &packet_id.to_string(), 1 + (packet_id % 2) as u8, false, packet_id);
+    }
+    publisher.flush().await;
+    let mut left: BTreeSet<String> = (1..=COUNT).map(|number| number.to_string()).collect();
+    while !left.is_empty() {
+        assert!(left.remove(payload(&member.message().await)), "each once");
+    }
+    assert!(member.is_quiet().await);
+}
+
+/// MQTT 5 §4.8.2, scenario 85, P5: a message whose durable member had ended when it was applied goes to another one before it is
+/// acknowledged, with QoS 2 exactly once, whatever else its group took of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_85_an_inbox_that_ended_leaves_its_message_to_another_member() {
+    const COUNT: u16 = 24;
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    let (mut member, _) = Client::connect(&node, "member", 300, WIDE).await;
+    member.subscribe("$share/g/s/#", 2).await;
+    let mut others = Vec::new();
+    for at in 0..4 {
+        let (mut other, _) = Client::connect(&node, &format!("other{at}"), 300, WIDE).await;
+        other.subscribe("s/#", 2).await;
+        others.push(other);
+    }
+    for qos in [1, 2] {
+        let (mut publisher, _) = Client::connect(&node, &format!("p{qos}"), 300, WIDE).await;
+        for packet_id in 1..=COUNT {
+            let inbox = (packet_id % 4, (1 << 40) + u64::from(packet_id));
+            gone_member(&node, 0, Some(inbox), "$share/g/s/#");
+            publisher.publish("s/1", &packet_id.to_string(), qos, false, packet_id);
+            publisher.flush().await;
+            let ack = if qos == 1 { 0x40 } else { 0x50 };
+            assert_eq!(publisher.next().await, Some(Got::Ack(ack, packet_id, 0)));
+        }
+        for client in others.iter_mut().chain([&mut member]) {
+            let mut left: BTreeSet<String> = (1..=COUNT).map(|number| number.to_string()).collect();
+            while !left.is_empty() {
+                let Got::Publish { payload, packet_id, .. } = client.message().await else { unreachable!() };
+                assert!(left.remove(&payload), "{payload} once");
+                client.ack(if qos == 1 { 0x40 } else { 0x50 }, packet_id);
+            }
+            client.flush().await;
+            assert!(qos == 2 || client.is_quiet().await);
+        }
+    }
 }
 
 /// [MQTT-3.3.5-2]: a 3.1.1 client has no way to be told that its topic is too deep: it is not acknowledged, the connection ends.

@@ -69,16 +69,14 @@ impl Field {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Lets publishers begin once all subscribers have their subscriptions, and every node has had a second to apply those of durable
-    /// sessions: their SUBACK says that the subscription is stored, another node routes by it when it has applied it. Returns whether all
-    /// subscribed within 30 s.
+    /// Lets publishers begin once all subscribers have their SUBACK, which is effective on every node (P7). Returns whether all subscribed
+    /// within 30 s.
     pub fn open(&self, pulses: &[Arc<Pulse>]) -> bool {
         let end = Instant::now() + Duration::from_secs(30);
         let ready = || pulses.iter().all(|pulse| pulse.subscribed.load(Ordering::Acquire));
         while !ready() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
         }
-        std::thread::sleep(Duration::from_secs(1));
         self.open.store(true, Ordering::Release);
         ready()
     }

@@ -46,6 +46,7 @@ pub(super) fn check(
         }
     }
     check_duplicates(config, &origin, problems);
+    check_namespaces(config, &origin, problems);
     check_cluster(config, &origin, problems);
     if config.isolation.fence_auto && config.isolation.fence_agent.is_none() {
         let message = "isolation.fence_auto is true, but isolation.fence_agent says not what to run";
@@ -158,6 +159,24 @@ fn check_duplicates(config: &Config, origin: &impl Fn(&str) -> Origin, problems:
         } else {
             seen.insert(address, key);
         }
+    }
+}
+
+/// Sessions are told apart by their namespace; topics are not.
+fn check_namespaces(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
+    let mut listeners = config.listeners.iter();
+    let Some((first, listener)) = listeners.next() else { return };
+    for (name, other) in listeners.filter(|(_, other)| other.namespace != listener.namespace) {
+        let key = format!("listener.{name}.namespace");
+        let message = format!(
+            "{key} is {:?} and listener.{first}.namespace is {:?}, but topics and retained messages are not separated by \
+             namespace; give all listeners the same one, and run a broker of its own for whoever must not be met",
+            other.namespace, listener.namespace
+        );
+        // Set by the one of the two that was written down.
+        let written = [key, format!("listener.{first}.namespace")];
+        let origin = written.iter().map(|key| origin(key)).find(|origin| *origin != Origin::Default);
+        problems.push(Problem { origin: origin.unwrap_or(Origin::Default), message });
     }
 }
 

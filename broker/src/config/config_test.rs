@@ -260,6 +260,16 @@ fn a_peer_port_needs_a_secret_or_certificates() {
     check_problem(&open.replace("0.0.0.0:7883", "127.0.0.1:1883"), 2, &["already takes"]);
 }
 
+/// P10: topics are not separated by namespace, so nothing may look as if they were.
+#[test]
+fn p10_two_namespaces_are_refused() {
+    let two = "[listener.a]\naddress = \"127.0.0.1:1\"\n[listener.b]\naddress = \"127.0.0.1:2\"\nnamespace = \"other\"\n";
+    check_problem(two, 5, &["listener.b.namespace", "not separated", "the same one"]);
+    let first = "[listener.a]\naddress = \"127.0.0.1:1\"\nnamespace = \"other\"\n[listener.b]\naddress = \"127.0.0.1:2\"\n";
+    check_problem(first, 3, &["listener.a.namespace", "not separated"]);
+    load(&two.replace("[listener.b]", "namespace = \"other\"\n[listener.b]")).expect("one namespace");
+}
+
 /// P8: who is let in by what a proxy says is said at the start, and is off unless it is written down.
 #[test]
 fn a_certificate_behind_a_proxy_is_a_choice() {

@@ -154,7 +154,7 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     key!(Restart, protocol: super::Protocol, "MQTT over TCP, TLS, WebSocket or WebSocket over TLS."),
     key!(Restart, address: Address, "Where to listen. Anything but loopback needs an authenticator or auth.anonymous = true."),
     key!(Restart, advertise: Optional<super::HostPort>, "Where clients reach this listener. Nodes that stop tell their MQTT 5 clients the address of another node's listener of the same name."),
-    key!(Restart, namespace: Name, "Sessions, topics and retained messages of different namespaces never meet."),
+    key!(Restart, namespace: Name, "Part of the name of every session: ClientIDs of different namespaces never meet. Topics and retained messages are not separated, so all listeners, of all nodes, must have the same one."),
     key!(Restart, max_connections in 1..=1_000_000, "Connections of this listener."),
     key!(Restart, proxy_protocol: bool, "Every connection must begin with a PROXY protocol v2 header, which names the client's address."),
     key!(Restart, proxy_certificate_user: bool, "The PROXY header also names the client certificate that the proxy verified, which logs in without a password (auth.certificate_user). Whoever reaches the listener past the proxy can be anybody."),

@@ -7,9 +7,14 @@
 //!  └───────────────────────────────────────────────────┴── Begin was answered, lease over ───┘
 //! ```
 //! A SUBACK waits for the nodes that are Counted or Doubted: those may hold a table that is valid and does not have the subscription.
+//! One of a shared subscription waits for a node that sends everything too: that names no share of which it was not told, since another
+//! member may have the message. It does not wait for longer than [`SHARES_WAIT`] for a node that does not come to know everything.
 //! One that is Free cannot be reached, or sends everything here and asks a majority before it routes to inboxes. A node begins as
 //! Doubted: it may hold what an earlier boot told it. The state changes before a call leaves that may make a table
 //! valid, because its answer can be lost.
+//!
+//! One that answers that it cannot call here has no table, and sends everything from the moment that it can. It is waited for as one that
+//! is silent, since it may take messages meanwhile that it can give to nobody here: once, until it is Free, and not for each SUBACK.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +31,7 @@ use super::tables::LEASE;
 use super::wire;
 use crate::clock::NodeClock;
 use crate::cluster::{NotAnswered, PeerCalls};
-use crate::route::{Announced, Since};
+use crate::route::{Announced, RouteChange, Since};
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(1);
@@ -36,6 +41,8 @@ const BEAT: Duration = Duration::from_millis(750);
 const LEASE_SLACK: Duration = Duration::from_millis(500);
 /// Between two attempts, and two looks at a node that cannot be reached.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long a shared subscription waits for a node that is being told everything.
+const SHARES_WAIT: Duration = Duration::from_secs(4);
 /// Changes in one call.
 const CHANGES_MAX: usize = 8_192;
 /// Bytes of filters in one call, unless one alone is larger: the other node takes them in without a pause.
@@ -48,6 +55,8 @@ pub(super) enum Belief {
     Counted(u64),
     /// The same; it is not known whether it heard the last call.
     Doubted(u64),
+    /// It sends everything, but for the shares that it does not know: Free to all other subscriptions.
+    Everything,
 }
 
 /// Who waits for which change. Bounded by the open scopes of the sessions.
@@ -60,33 +69,52 @@ pub(super) struct Confirmations {
 struct State {
     /// The nodes that are not Free.
     beliefs: HashMap<u64, Belief>,
-    waiting: BTreeMap<(u64, u64), (Arc<dyn CompletionPort>, u64)>,
+    waiting: Waiting,
+    /// Those with shared subscriptions.
+    sharing: Waiting,
     serial: u64,
 }
 
+/// By number, and in order.
+type Waiting = BTreeMap<(u64, u64), (Arc<dyn CompletionPort>, u64)>;
+
 impl State {
     /// Every node that counts has this change.
-    fn floor(&self) -> u64 {
+    fn floor(&self, has_share: bool) -> u64 {
         let through = |belief: &Belief| match belief {
             Belief::Counted(through) | Belief::Doubted(through) => *through,
+            Belief::Everything if has_share => 0,
+            Belief::Everything => u64::MAX,
         };
         self.beliefs.values().map(through).min().unwrap_or(u64::MAX)
+    }
+
+    /// Takes out those who have waited for long enough.
+    fn take_confirmed(&mut self, has_share: bool) -> Waiting {
+        let floor = self.floor(has_share);
+        let waiting = if has_share { &mut self.sharing } else { &mut self.waiting };
+        let rest = match floor.checked_add(1) {
+            Some(next) => waiting.split_off(&(next, 0)),
+            None => BTreeMap::new(),
+        };
+        std::mem::replace(waiting, rest)
     }
 }
 
 impl Confirmations {
-    /// Whether every node knows of the change with this number, as far as it counts.
-    pub(super) fn is_confirmed(&self, number: u64) -> bool {
-        number <= self.state.lock().floor()
+    /// Whether every node knows of the change with this number, as far as it counts. `has_share`: it is one of a shared subscription.
+    pub(super) fn is_confirmed(&self, number: u64, has_share: bool) -> bool {
+        number <= self.state.lock().floor(has_share)
     }
 
     /// Tells `port` once every node that counts knows of the change; the reply is always `Done`.
-    pub(super) fn wait(&self, number: u64, port: Arc<dyn CompletionPort>, token: u64) {
+    pub(super) fn wait(&self, number: u64, has_share: bool, port: Arc<dyn CompletionPort>, token: u64) {
         {
             let mut state = self.state.lock();
             state.serial += 1;
             let key = (number, state.serial);
-            state.waiting.insert(key, (port, token));
+            let waiting = if has_share { &mut state.sharing } else { &mut state.waiting };
+            waiting.insert(key, (port, token));
         }
         self.settle();
     }
@@ -105,14 +133,9 @@ impl Confirmations {
     fn settle(&self) {
         let confirmed = {
             let mut state = self.state.lock();
-            let floor = state.floor();
-            let rest = match floor.checked_add(1) {
-                Some(next) => state.waiting.split_off(&(next, 0)),
-                None => BTreeMap::new(),
-            };
-            std::mem::replace(&mut state.waiting, rest)
+            [state.take_confirmed(false), state.take_confirmed(true)]
         };
-        for (port, token) in confirmed.into_values() {
+        for (port, token) in confirmed.into_iter().flat_map(Waiting::into_values) {
             port.complete(vec![(token, Ok(Reply::Done { revision: 0, unchanged: false }))]);
         }
     }
@@ -128,6 +151,8 @@ pub(super) struct Announcer {
     pub confirmations: Arc<Confirmations>,
     /// Times that everything was told.
     pub rounds: u64,
+    /// Since when it has no table, but is being told everything.
+    pub telling_since: Option<Instant>,
     /// What the node reads.
     pub format: u8,
 }
@@ -144,10 +169,45 @@ enum Held {
 /// The node has no table that the call could be applied to.
 struct TellAll;
 
-/// No answer: what the node did is not known.
+/// No answer: what the node did is not known. Or it does not reach this node, and did nothing.
 struct NoAnswer;
 
 type Told = Result<Result<(), TellAll>, NoAnswer>;
+
+/// What changed while everything was told: the last word on each filter. A subscription that was confirmed meanwhile may have been made,
+/// given up and made again, and must not be missing for a moment once the table is valid.
+struct Late {
+    /// Number of the last change.
+    through: u64,
+    added: Vec<Arc<str>>,
+    /// Filters that are gone, and stored changes.
+    rest: Vec<RouteChange>,
+}
+
+impl Late {
+    /// `changes` follow the number `base`.
+    fn of(base: u64, changes: Vec<RouteChange>) -> Self {
+        let through = base + changes.len() as u64;
+        let (mut last, mut rest) = (HashMap::new(), Vec::new());
+        for change in changes {
+            match change {
+                RouteChange::Filter { filter, added } => {
+                    last.insert(filter, added);
+                }
+                stored @ RouteChange::Stored { .. } => rest.push(stored),
+            }
+        }
+        let mut filters = Vec::new();
+        for (filter, added) in last {
+            if added {
+                filters.push(filter);
+            } else {
+                rest.push(RouteChange::Filter { filter, added });
+            }
+        }
+        Self { through, added: filters, rest }
+    }
+}
 
 impl Announcer {
     /// Tells until the task is dropped.
@@ -165,26 +225,47 @@ impl Announcer {
                     }
                     self.tell_changes(through).await
                 }
-                Held::Perhaps(until) if Instant::now() >= until => {
-                    self.confirmations.set(self.node, None);
-                    Held::Nothing
-                }
+                Held::Perhaps(until) if Instant::now() >= until => self.give_up(),
                 other => match self.tell_all().await {
                     Ok(Ok(through)) => Held::Through(through),
                     Ok(Err(TellAll)) => {
                         tokio::time::sleep(PAUSE).await;
                         self.free()
                     }
-                    Err(still) => {
+                    Err(Some(held)) => {
                         tokio::time::sleep(PAUSE).await;
-                        still.unwrap_or(other)
+                        held
+                    }
+                    Err(None) => {
+                        tokio::time::sleep(PAUSE).await;
+                        self.still(other)
                     }
                 },
             };
         }
     }
 
-    fn free(&self) -> Held {
+    /// The node has no table. It sends everything, unless it does not come to know everything for long.
+    fn free(&mut self) -> Held {
+        let since = *self.telling_since.get_or_insert_with(Instant::now);
+        let is_telling = since.elapsed() < SHARES_WAIT;
+        self.confirmations.set(self.node, is_telling.then_some(Belief::Everything));
+        Held::Nothing
+    }
+
+    /// Begin was not answered.
+    fn still(&mut self, held: Held) -> Held {
+        match held {
+            Held::Nothing if self.telling_since.is_none() => Held::Nothing,
+            Held::Nothing if self.peers.reachable().contains(&self.node) => self.free(),
+            Held::Nothing => self.give_up(),
+            held => held,
+        }
+    }
+
+    /// It cannot be reached, or is not known to send anything.
+    fn give_up(&mut self) -> Held {
+        self.telling_since = None;
         self.confirmations.set(self.node, None);
         Held::Nothing
     }
@@ -196,18 +277,12 @@ impl Announcer {
     }
 
     /// Sends what changed, or a confirmation that nothing did.
-    async fn tell_changes(&self, base: u64) -> Held {
+    async fn tell_changes(&mut self, base: u64) -> Held {
         let Since::Changes(mut changes) = self.announced.since(base, CHANGES_MAX) else {
             // It is behind by more than is logged. Its table is valid until Begin is answered.
             return self.doubt(base);
         };
-        let mut bytes = 0;
-        let mut fits = |change: &crate::route::RouteChange| {
-            bytes += wire::change_bytes(change);
-            bytes <= PAGE_BYTES_MAX
-        };
-        let count = changes.iter().take_while(|change| fits(change)).count();
-        changes.truncate(count.max(1));
+        changes.truncate(page(&changes, wire::change_bytes));
         let through = base + changes.len() as u64;
         let payload = wire::delta(self.format, (base, through), self.until(), &changes);
         match self.call(payload).await {
@@ -234,28 +309,66 @@ impl Announcer {
             Err(NoAnswer) => return Err(None),
         }
         // From here on it sends everything.
-        self.confirmations.set(self.node, None);
-        let mut rest = &filters[..];
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |filter: &&Arc<str>| {
-                bytes += wire::filter_bytes(filter);
-                bytes <= PAGE_BYTES_MAX
-            };
-            let (page, behind) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-            rest = behind;
-            match self.call(wire::chunk(self.format, round, page)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(TellAll)) => return Ok(Err(TellAll)),
-                Err(NoAnswer) => return Err(Some(Held::Nothing)),
-            }
+        self.free();
+        match self.tell_filters(round, &filters).await {
+            Ok(Ok(())) => {}
+            Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+            Err(NoAnswer) => return Err(Some(self.free())),
         }
         self.confirmations.set(self.node, Some(Belief::Counted(through)));
+        // Until just now a subscription was confirmed because the node sends everything: it is in the table before that is valid. A stored
+        // one was committed before it was confirmed, hence before Finish leaves: the node follows every group past it before it takes
+        // Finish, and asks a majority till then.
+        let Since::Changes(late) = self.announced.since(through, usize::MAX) else { return Ok(Err(TellAll)) };
+        let late = Late::of(through, late);
+        match self.tell_filters(round, &late.added).await {
+            Ok(Ok(())) => {}
+            Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+            Err(NoAnswer) => return Err(Some(self.free())),
+        }
         match self.call(wire::finish(self.format, round, through, self.until())).await {
-            Ok(Ok(())) => Ok(Ok(through)),
+            Ok(Ok(())) => self.telling_since = None,
+            Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+            Err(NoAnswer) => return Err(Some(self.doubt(through))),
+        }
+        match self.tell_rest(through, &late).await {
+            Ok(Ok(())) => {
+                self.confirmations.set(self.node, Some(Belief::Counted(late.through)));
+                Ok(Ok(late.through))
+            }
             Ok(Err(TellAll)) => Ok(Err(TellAll)),
             Err(NoAnswer) => Err(Some(self.doubt(through))),
         }
+    }
+
+    /// Sends what everything and its additions left out, in pages; the last one brings the table past all of it.
+    async fn tell_rest(&self, base: u64, late: &Late) -> Told {
+        let mut rest = &late.rest[..];
+        let mut is_told = late.through == base;
+        while !is_told {
+            let (changes, behind) = rest.split_at(page(rest, wire::change_bytes));
+            (rest, is_told) = (behind, behind.is_empty());
+            let through = if is_told { late.through } else { base };
+            match self.call(wire::delta(self.format, (base, through), self.until(), changes)).await {
+                Ok(Ok(())) => {}
+                not_done => return not_done,
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Sends a part of everything, in pages.
+    async fn tell_filters(&self, round: u64, filters: &[Arc<str>]) -> Told {
+        let mut rest = filters;
+        while !rest.is_empty() {
+            let (filters, behind) = rest.split_at(page(rest, |filter| wire::filter_bytes(filter)));
+            rest = behind;
+            match self.call(wire::chunk(self.format, round, filters)).await {
+                Ok(Ok(())) => {}
+                not_done => return not_done,
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// In the newest format, unless the node is of the version before and refuses that.
@@ -281,6 +394,16 @@ impl Announcer {
     async fn ask(&self, payload: bytes::Bytes) -> Result<bytes::Bytes, NotAnswered> {
         self.peers.call(self.node, services::ROUTES, payload, Instant::now() + CALL).await
     }
+}
+
+/// How many of these go into one call: at least one, if there is any.
+fn page<T>(items: &[T], bytes_of: impl Fn(&T) -> usize) -> usize {
+    let mut bytes = 0;
+    let fits = |item: &&T| {
+        bytes += bytes_of(item);
+        bytes <= PAGE_BYTES_MAX
+    };
+    items.iter().take_while(fits).count().max(1).min(items.len())
 }
 
 fn told(answer: Result<bytes::Bytes, NotAnswered>) -> Told {

@@ -1,6 +1,6 @@
 //! Who waits for which node, with another node's tables behind a network that loses what a test wants it to lose.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use gateway::link::LinkId;
@@ -14,7 +14,7 @@ use super::super::tables::Tables;
 use super::super::wire::RouteCall;
 use super::*;
 use crate::cluster::{CallFuture, NotAnswered};
-use crate::route::{PartyId, Router};
+use crate::route::{PartyId, Router, Subscriber};
 
 #[derive(Debug, Default)]
 struct Port(Mutex<Vec<u64>>);
@@ -33,6 +33,15 @@ fn router() -> Arc<Router> {
 
 type Heard = (u8, Vec<(GroupId, u64)>);
 
+/// What is changed while everything is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum During {
+    /// "late" is subscribed to; no change is told behind that.
+    Once,
+    /// It is subscribed to, given up, and subscribed to again behind more than fits into one call.
+    Churn,
+}
+
 /// Node 2 as node 1 calls it.
 #[derive(Debug)]
 struct Other {
@@ -40,6 +49,14 @@ struct Other {
     router: Arc<Router>,
     lose_answers: AtomicBool,
     lose_calls: AtomicBool,
+    /// What happens when Begin arrives, to this router.
+    late: Option<(During, Arc<Router>)>,
+    /// It had a valid table without "late" after a call.
+    missed_late: AtomicBool,
+    /// Times that Begin arrived.
+    begins: AtomicU64,
+    /// It takes Begin and nothing else.
+    only_begins: AtomicBool,
     /// It is of the version before.
     is_old: AtomicBool,
     /// Formats and stored changes that it heard of.
@@ -67,13 +84,60 @@ impl PeerCalls for Other {
             if let RouteCall::Delta { stored, .. } = &read {
                 self.heard.lock().push((payload[0], stored.clone()));
             }
+            match &read {
+                RouteCall::Begin { .. } => {
+                    self.begins.fetch_add(1, Ordering::SeqCst);
+                    if let Some((during, router)) = &self.late {
+                        during.happen(router);
+                    }
+                }
+                RouteCall::Delta { .. } if matches!(self.late, Some((During::Once, _))) => {
+                    return Box::pin(std::future::pending());
+                }
+                _ if self.only_begins.load(Ordering::SeqCst) => return Box::pin(std::future::ready(lost)),
+                _ => {}
+            }
             answer = Ok(Bytes::copy_from_slice(&[self.tables.take(1, &"boot".into(), read)]));
+            if self.tables.are_known(&[1]) && !self.sends("late") {
+                self.missed_late.store(true, Ordering::SeqCst);
+            }
         }
         if self.lose_answers.load(Ordering::SeqCst) {
             answer = lost;
         }
         Box::pin(std::future::ready(answer))
     }
+}
+
+impl Other {
+    /// Whether it sends messages on `topic` to node 1.
+    fn sends(&self, topic: &str) -> bool {
+        let message = Message::new(topic, &[], b"x");
+        !self.router.route(&message, PartyId::default(), false, None).nodes.is_empty()
+    }
+}
+
+impl During {
+    fn happen(self, router: &Router) {
+        let late = subscribe(router, "late", 999_999);
+        if self == Self::Churn {
+            router.forget(&late);
+            (0..10_000).for_each(|at| drop(subscribe(router, &format!("other/{at}"), 1_000_000 + at)));
+            subscribe(router, "late", 999_999);
+        }
+    }
+}
+
+/// Makes a subscription of a session without inbox.
+fn subscribe(router: &Router, topic: &str, client: u64) -> Arc<Subscriber> {
+    let client_id = client.to_string().into();
+    let subscriber = router.open(&Key { namespace: "n".into(), client_id }, None, None);
+    router.attach(&subscriber, LinkId { worker: 0, slot: 1, serial: 1 });
+    let qos = QoS::AtMostOnce;
+    let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
+    let filter = TopicFilter::parse(topic).expect("a valid filter");
+    router.subscribe(&subscriber, &[(filter, options)]);
+    subscriber
 }
 
 struct Pair {
@@ -86,15 +150,24 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::with(None, true)
+    }
+
+    /// `is_reached`: node 2 can call node 1.
+    fn with(during: Option<During>, is_reached: bool) -> Self {
         let (here, there) = (router(), router());
         let clock = Arc::new(NodeClock::default());
         let tables = Tables::new(there.clone(), clock.clone(), false);
-        tables.set_peers(vec![1], vec![1]);
+        tables.set_peers(vec![1], if is_reached { &[1] } else { &[] });
         let other = Arc::new(Other {
             tables,
             router: there,
             lose_answers: AtomicBool::new(false),
             lose_calls: AtomicBool::new(false),
+            late: during.map(|during| (during, here.clone())),
+            missed_late: AtomicBool::new(false),
+            begins: AtomicU64::new(0),
+            only_begins: AtomicBool::new(false),
             is_old: AtomicBool::new(false),
             heard: Mutex::default(),
         });
@@ -106,28 +179,28 @@ impl Pair {
             announced: here.announce(),
             confirmations: confirmations.clone(),
             rounds: 0,
+            telling_since: None,
             format: wire::ROUTES_NEWEST,
         };
+        confirmations.set(2, Some(Belief::Doubted(0)));
         let running = tokio::spawn(announcer.run());
         Self { other, here, confirmations, port: Arc::default(), running }
     }
 
     /// Subscribes here and asks for confirmation under `token`.
     fn subscribe(&self, topic: &str, token: u64) {
-        let client_id = token.to_string().into();
-        let subscriber = self.here.open(&Key { namespace: "n".into(), client_id }, None, None);
-        self.here.attach(&subscriber, LinkId { worker: 0, slot: 1, serial: 1 });
-        let qos = QoS::AtMostOnce;
-        let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
-        let filter = TopicFilter::parse(topic).expect("a valid filter");
-        self.here.subscribe(&subscriber, &[(filter, options)]);
-        self.confirmations.wait(self.here.announced(), self.port.clone(), token);
+        subscribe(&self.here, topic, token);
+        let has_share = topic.starts_with("$share/");
+        self.confirmations.wait(self.here.announced(), has_share, self.port.clone(), token);
+    }
+
+    async fn known(&self) {
+        until("the table is known", || self.other.tables.are_known(&[1])).await;
     }
 
     /// Whether the other node sends messages on `topic` here.
     fn sends(&self, topic: &str) -> bool {
-        let message = Message::new(topic, &[], b"x");
-        !self.other.router.route(&message, PartyId::default(), false, None).nodes.is_empty()
+        self.other.sends(topic)
     }
 
     async fn confirmed(&self, token: u64) {
@@ -153,7 +226,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[tokio::test]
 async fn p7_a_confirmed_subscription_is_known_there() {
     let pair = Pair::new();
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     for token in 0..200 {
         let topic = format!("t/{token}");
         pair.subscribe(&topic, token);
@@ -170,7 +243,7 @@ async fn p7_a_confirmed_subscription_is_known_there() {
 #[tokio::test]
 async fn p7_a_lost_answer_confirms_nothing() {
     let pair = Pair::new();
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     pair.other.lose_calls.store(true, Ordering::SeqCst);
     pair.subscribe("a", 1);
     until("a call was lost", || {
@@ -181,7 +254,7 @@ async fn p7_a_lost_answer_confirms_nothing() {
     pair.other.lose_calls.store(false, Ordering::SeqCst);
     pair.confirmed(1).await;
     assert!(pair.sends("a"), "it has the table, or sends everything");
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     assert!(pair.sends("a") && !pair.sends("b"));
 }
 
@@ -189,7 +262,7 @@ async fn p7_a_lost_answer_confirms_nothing() {
 #[tokio::test]
 async fn p7_a_silent_node_is_waited_for_until_its_lease_is_over() {
     let pair = Pair::new();
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     pair.other.lose_calls.store(true, Ordering::SeqCst);
     pair.other.lose_answers.store(true, Ordering::SeqCst);
     pair.subscribe("a", 1);
@@ -200,14 +273,100 @@ async fn p7_a_silent_node_is_waited_for_until_its_lease_is_over() {
     pair.confirmed(2).await;
 }
 
+/// P7: a subscription that was confirmed at once, because the node sends everything while it is told, is in the table when that becomes
+/// valid.
+#[tokio::test]
+async fn p7_a_subscription_made_while_everything_is_told_is_in_the_table() {
+    let pair = Pair::with(Some(During::Once), true);
+    pair.known().await;
+    assert!(pair.sends("late"));
+    assert!(!pair.sends("other"));
+}
+
+/// P7: so is one that was made, given up and made again meanwhile, whatever else changed: it is not missing for a moment.
+#[tokio::test]
+async fn p7_a_subscription_made_anew_while_everything_is_told_is_never_missing() {
+    let pair = Pair::with(Some(During::Churn), true);
+    pair.known().await;
+    pair.subscribe("last", 1);
+    pair.confirmed(1).await;
+    assert!(pair.sends("late") && pair.sends("last") && pair.sends("other/9999") && !pair.sends("none"));
+    assert!(!pair.other.missed_late.load(Ordering::SeqCst));
+}
+
+/// P7: a node that hears this one and cannot call it yet would give its messages to nobody here: a subscription waits until it can, and
+/// it sends everything from then on.
+#[tokio::test]
+async fn p7_a_subscription_waits_for_a_node_that_cannot_call_yet() {
+    let pair = Pair::with(None, false);
+    pair.subscribe("a", 1);
+    until("it says so", || pair.other.begins.load(Ordering::SeqCst) > 1).await;
+    assert!(pair.port.0.lock().is_empty() && !pair.sends("a"));
+    pair.other.tables.set_reachable(&[1]);
+    assert!(pair.sends("a") && pair.sends("b"), "before it is told anything");
+    pair.confirmed(1).await;
+    pair.known().await;
+    assert!(pair.sends("a") && !pair.sends("b"));
+}
+
+/// P7, P9: one that cannot call for long is waited for once, not for each subscription; when it can, it sends everything until it has the
+/// table.
+#[tokio::test]
+async fn p9_a_node_that_never_calls_is_waited_for_once() {
+    let pair = Pair::with(None, false);
+    pair.subscribe("t/0", 0);
+    pair.confirmed(0).await;
+    let refused = pair.other.begins.load(Ordering::SeqCst);
+    for token in 1..100 {
+        pair.subscribe(&format!("t/{token}"), token);
+        assert!(pair.port.0.lock().contains(&token), "at once");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(pair.other.begins.load(Ordering::SeqCst) > refused, "it was asked meanwhile");
+    pair.other.tables.set_reachable(&[1]);
+    assert!(pair.sends("t/0") && pair.sends("none"));
+    pair.known().await;
+    assert!((0..100).all(|token| pair.sends(&format!("t/{token}"))) && !pair.sends("none"));
+}
+
+/// P7: a node that sends everything names no share that it does not know: a shared subscription waits until it does, others do not.
+#[tokio::test]
+async fn p7_a_shared_subscription_waits_for_a_node_that_sends_everything() {
+    let pair = Pair::new();
+    pair.known().await;
+    pair.subscribe("base", 0);
+    pair.confirmed(0).await;
+    pair.other.only_begins.store(true, Ordering::SeqCst);
+    let everything = || pair.confirmations.state.lock().beliefs.get(&2) == Some(&Belief::Everything);
+    until("it is told everything anew", everything).await;
+    pair.subscribe("$share/g/s", 1);
+    pair.subscribe("a", 2);
+    pair.confirmed(2).await;
+    assert!(!pair.port.0.lock().contains(&1));
+    pair.other.only_begins.store(false, Ordering::SeqCst);
+    pair.confirmed(1).await;
+    pair.known().await;
+    assert!(pair.sends("s"));
+}
+
+/// P7, P9: it does not wait for ever for a node that comes to know nothing.
+#[tokio::test]
+async fn p9_a_shared_subscription_waits_for_a_bounded_time() {
+    let pair = Pair::new();
+    pair.known().await;
+    pair.other.only_begins.store(true, Ordering::SeqCst);
+    pair.subscribe("$share/g/s", 1);
+    pair.confirmed(1).await;
+}
+
 /// P7: a SUBACK of a durable session waits until the other node was told how far it has to follow the group.
 #[tokio::test]
 async fn p7_a_stored_subscription_is_told_before_it_is_confirmed() {
     let pair = Pair::new();
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     assert!(pair.other.tables.is_certain());
     let number = pair.here.stored_changed(GroupId(3), 77);
-    pair.confirmations.wait(number, pair.port.clone(), 1);
+    pair.confirmations.wait(number, false, pair.port.clone(), 1);
     pair.confirmed(1).await;
     assert!(pair.other.heard.lock().contains(&(wire::ROUTES_NEWEST, vec![(GroupId(3), 77)])));
 }
@@ -217,9 +376,9 @@ async fn p7_a_stored_subscription_is_told_before_it_is_confirmed() {
 async fn a_node_of_the_version_before_is_told_in_its_format() {
     let pair = Pair::new();
     pair.other.is_old.store(true, Ordering::SeqCst);
-    until("the table is known", || pair.other.tables.are_known()).await;
+    pair.known().await;
     let number = pair.here.stored_changed(GroupId(3), 77);
-    pair.confirmations.wait(number, pair.port.clone(), 1);
+    pair.confirmations.wait(number, false, pair.port.clone(), 1);
     pair.subscribe("a", 2);
     pair.confirmed(1).await;
     pair.confirmed(2).await;

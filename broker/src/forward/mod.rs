@@ -27,12 +27,11 @@ use hashbrown::HashMap;
 use ownerrpc::link::{Call, Refusal, RefusalKind, Service, Services, services};
 use parking_lot::{Mutex, RwLock};
 use session::time::Tick;
-use storage::CompletionPort;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use certainty::{FollowFuture, StoredRoutes};
-pub use queue::{Forward, QUEUE_BYTES_MAX, Waiter};
+pub use queue::{Forward, ForwardedShare, QUEUE_BYTES_MAX, Waiter};
 pub use tables::FILTERS_PER_NODE_MAX;
 
 use crate::clock::NodeClock;
@@ -129,11 +128,15 @@ impl Forwarding {
         running.look = Some([look, tokio::spawn(self.certainty.clone().run())]);
     }
 
-    /// Returns once every node that can be reached has told what it has subscribers of, or after `within`. Until then such a node gets
-    /// every message, which is as right, but not as cheap.
+    /// Returns once every other node has told what it has subscribers of, or after `within`. Until then one that can be reached gets
+    /// every message, which is not as cheap, and none for its members of shares.
     pub async fn settled(&self, within: Duration) {
         let deadline = Instant::now() + within;
-        while !self.tables.are_known() && Instant::now() < deadline {
+        let are_known = || {
+            let nodes: Vec<u64> = self.queues.read().keys().copied().collect();
+            self.tables.are_known(&nodes)
+        };
+        while !are_known() && Instant::now() < deadline {
             tokio::time::sleep(LOOK / 10).await;
         }
     }
@@ -151,7 +154,7 @@ impl Forwarding {
         for (_, queue) in self.queues.write().drain() {
             queue.close();
         }
-        self.tables.set_reachable(Vec::new());
+        self.tables.close();
     }
 
     /// Whether there is no other node in the cluster, as far as it is known here.
@@ -194,16 +197,17 @@ impl Forwarding {
         self.certainty.stored.clone().all().await
     }
 
-    /// Whether every other node knows of all subscriptions through `number` ([`Router::announced`]), or needs not.
+    /// Whether every other node knows of all subscriptions through `number` ([`Router::announced`]), or needs not. `has_share`: one of
+    /// them is shared.
     #[must_use]
-    pub fn is_confirmed(&self, number: u64) -> bool {
-        self.confirmations.is_confirmed(number)
+    pub fn is_confirmed(&self, number: u64, has_share: bool) -> bool {
+        self.confirmations.is_confirmed(number, has_share)
     }
 
-    /// Completes `token` of `port` once that is so: after 5 s at the latest, since a node that does not answer for so long is known to
-    /// have nothing left to go by but its own subscribers.
-    pub fn confirm(&self, number: u64, port: Arc<dyn CompletionPort>, token: u64) {
-        self.confirmations.wait(number, port, token);
+    /// Completes `waiter` once that is so: after 5 s at the latest, since a node that does not answer for so long is known to have nothing
+    /// left to go by but its own subscribers; after 9 s for a shared subscription.
+    pub fn confirm(&self, number: u64, has_share: bool, waiter: Waiter) {
+        self.confirmations.wait(number, has_share, waiter.port, waiter.token);
     }
 
     /// Sends messages to a node. Those that find its queue full, or no such node, are dropped, and counted by the caller; those who
@@ -237,7 +241,7 @@ impl Forwarding {
         for node in nodes {
             running.nodes.entry(node).or_insert_with(|| self.run_for(node, peers, announced));
         }
-        self.tables.set_peers(peers.nodes(), peers.reachable());
+        self.tables.set_peers(peers.nodes(), &peers.reachable());
     }
 
     fn run_for(
@@ -255,6 +259,7 @@ impl Forwarding {
             announced: announced.clone(),
             confirmations: self.confirmations.clone(),
             rounds: 0,
+            telling_since: None,
             format: wire::ROUTES_NEWEST,
         };
         self.confirmations.set(node, Some(Belief::Doubted(0)));

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::wire;
 use crate::cluster::{NotAnswered, PeerCalls};
 use crate::metrics::{ControlRecorder, DropReason};
+use crate::worker::Unserved;
 use ownerrpc::link::services;
 
 /// Bytes of messages that wait for one node; QoS 0 may use half of them.
@@ -44,13 +45,23 @@ pub struct Forward {
     pub publisher: Option<Key>,
     /// To every matching subscriber that is connected there.
     pub everyone: bool,
-    /// To one member there of each of these shares (whole filters).
-    pub shares: SmallVec<[Arc<str>; 1]>,
-    /// Who is told when the node's subscribers have it, or the node is lost.
+    /// To one member there of each of these shares.
+    pub shares: SmallVec<[ForwardedShare; 1]>,
+    /// Who is told when the node's subscribers have it, or the node is lost: always `Done`, since a node that is lost has no live
+    /// subscribers.
     pub done: Option<Waiter>,
 }
 
-/// Who waits: the reply is always `Done`, since a node that is lost has no live subscribers.
+/// A share that another node is to serve.
+#[derive(Debug)]
+pub struct ForwardedShare {
+    /// The whole filter, `$share/` included.
+    pub filter: Arc<str>,
+    /// Who is told `Done` when a member there has the message, or may have it; `Appended` with one missing when none has.
+    pub done: Option<Waiter>,
+}
+
+/// Who waits.
 #[derive(Debug)]
 pub struct Waiter {
     pub port: Arc<dyn CompletionPort>,
@@ -110,7 +121,7 @@ impl Queue {
         }
         self.wake.notify_one();
         let count = refused.len() as u64;
-        complete(refused);
+        complete(refused, &Outcome::Refused);
         count
     }
 
@@ -122,7 +133,7 @@ impl Queue {
             waiting.bytes = 0;
             std::mem::take(&mut waiting.forwards)
         };
-        complete(left);
+        complete(left, &Outcome::Refused);
     }
 
     fn take(&self) -> Vec<Forward> {
@@ -152,40 +163,45 @@ impl Queue {
                     break;
                 }
                 // Told also when this task is dropped in the middle.
-                let batch = Taken(batch);
-                if wire::forward_bytes(&batch.0[0]) > wire::batch_room(REQUEST_BYTES_MAX) {
-                    recorder.dropped(DropReason::ForwardTooLarge, batch.0.len() as u64);
+                let mut batch = UnderWay { forwards: batch, outcome: Outcome::Lost };
+                let count = batch.forwards.len() as u64;
+                if wire::forward_bytes(&batch.forwards[0]) > wire::batch_room(REQUEST_BYTES_MAX) {
+                    recorder.dropped(DropReason::ForwardTooLarge, count);
+                    batch.outcome = Outcome::Refused;
                     continue;
                 }
                 fate.number += 1;
-                let payload = wire::batch(fate.number, &batch.0);
-                if !self.deliver(&*peers, &mut fate, payload).await {
-                    recorder.dropped(DropReason::ForwardLost, batch.0.len() as u64);
+                let payload = wire::batch(fate.number, &batch.forwards);
+                batch.outcome = self.deliver(&*peers, &mut fate, payload).await;
+                if !matches!(batch.outcome, Outcome::Taken(_)) {
+                    recorder.dropped(DropReason::ForwardLost, count);
                 }
             }
         }
     }
 
     /// Whether the node took the batch.
-    async fn deliver(&self, peers: &dyn PeerCalls, fate: &mut Fate, payload: bytes::Bytes) -> bool {
+    async fn deliver(&self, peers: &dyn PeerCalls, fate: &mut Fate, payload: bytes::Bytes) -> Outcome {
         let (began, mut refused) = (Instant::now(), false);
+        let mut not_taken = Outcome::Refused;
         loop {
             let deadline = Instant::now() + ATTEMPT;
             match peers.call(self.node, services::FORWARD, payload.clone(), deadline).await {
-                Ok(_) => {
+                Ok(answer) => {
                     fate.unreachable_since = None;
-                    return true;
+                    return Outcome::Taken(wire::read_unserved(&answer));
                 }
                 Err(NotAnswered::Unreachable { .. }) => {
                     let since = *fate.unreachable_since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= LOST_AFTER {
-                        return false;
+                        return not_taken;
                     }
                 }
                 // Perhaps it was taken: the number tells the node when it comes again.
                 Err(error @ NotAnswered::Unknown { .. }) => {
                     tracing::debug!(%error, "messages for another node are sent again");
                     fate.unreachable_since = None;
+                    not_taken = Outcome::Lost;
                 }
                 Err(error @ NotAnswered::Refused { .. }) => {
                     tracing::debug!(%error, "messages for another node are sent again");
@@ -194,19 +210,46 @@ impl Queue {
             }
             if began.elapsed() >= if refused { LOST_AFTER } else { GIVE_UP_AFTER } {
                 tracing::warn!(node = self.node, "a node takes no messages; those that waited are dropped");
-                return false;
+                return not_taken;
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 }
 
-/// A batch whose waiters are told when it is dropped.
-struct Taken(Vec<Forward>);
+/// What became of messages.
+enum Outcome {
+    /// The node has them, but for these shares.
+    Taken(Unserved),
+    /// It never had them.
+    Refused,
+    /// It may have them.
+    Lost,
+}
 
-impl Drop for Taken {
+impl Outcome {
+    /// Whether the message at this place is still for another member of the share.
+    fn leaves(&self, at: usize, filter: &Arc<str>, qos: QoS) -> bool {
+        match self {
+            Self::Taken(unserved) => {
+                unserved.iter().any(|(message, share)| *message as usize == at && share == filter)
+            }
+            Self::Refused => true,
+            // [MQTT-4.8.2-5]: what may have been sent with QoS 2 is for nobody else.
+            Self::Lost => qos == QoS::AtLeastOnce,
+        }
+    }
+}
+
+/// A batch whose waiters are told when it is dropped.
+struct UnderWay {
+    forwards: Vec<Forward>,
+    outcome: Outcome,
+}
+
+impl Drop for UnderWay {
     fn drop(&mut self) {
-        complete(std::mem::take(&mut self.0));
+        complete(std::mem::take(&mut self.forwards), &self.outcome);
     }
 }
 
@@ -214,16 +257,32 @@ fn weight(forward: &Forward) -> usize {
     forward.message.len() + OVERHEAD
 }
 
-fn complete(forwards: impl IntoIterator<Item = Forward>) {
-    let waiters = forwards.into_iter().filter_map(|forward| forward.done);
-    answer(waiters, &Ok(Reply::Done { revision: 0, unchanged: false }));
+fn complete(forwards: impl IntoIterator<Item = Forward>, outcome: &Outcome) {
+    let mut told = Vec::new();
+    for (at, forward) in forwards.into_iter().enumerate() {
+        let done = Reply::Done { revision: 0, unchanged: false };
+        let qos = forward.message.qos;
+        told.extend(forward.done.map(|waiter| (waiter, Ok(done.clone()))));
+        for share in forward.shares {
+            let left = outcome.leaves(at, &share.filter, qos);
+            let missing = Reply::Appended { accepted: 0, over_quota: 0, missing: 1, duplicate: false };
+            let reply = if left { missing } else { done.clone() };
+            told.extend(share.done.map(|waiter| (waiter, Ok(reply))));
+        }
+    }
+    tell(told);
+}
+
+/// Tells those who wait the same.
+pub(super) fn answer(waiters: impl IntoIterator<Item = Waiter>, reply: &Result<Reply, Arc<StorageError>>) {
+    tell(waiters.into_iter().map(|waiter| (waiter, reply.clone())));
 }
 
 /// Tells those who wait, each port once.
-pub(super) fn answer(waiters: impl IntoIterator<Item = Waiter>, reply: &Result<Reply, Arc<StorageError>>) {
+fn tell(told: impl IntoIterator<Item = (Waiter, Result<Reply, Arc<StorageError>>)>) {
     let mut ports: Vec<(Arc<dyn CompletionPort>, Replies)> = Vec::new();
-    for Waiter { port, token } in waiters {
-        let done = (token, reply.clone());
+    for (Waiter { port, token }, reply) in told {
+        let done = (token, reply);
         let address = |port: &Arc<dyn CompletionPort>| Arc::as_ptr(port).cast::<()>();
         match ports.iter_mut().find(|(other, _)| address(other) == address(&port)) {
             Some((_, batch)) => batch.push(done),

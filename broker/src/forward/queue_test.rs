@@ -9,10 +9,12 @@ use crate::cluster::CallFuture;
 use crate::metrics::Metrics;
 
 #[derive(Debug, Default)]
-struct Port(Mutex<Vec<u64>>);
+struct Port(Mutex<Vec<u64>>, Mutex<Vec<u64>>);
 
 impl CompletionPort for Port {
     fn complete(&self, batch: Replies) {
+        let missing = |reply: &Result<Reply, _>| matches!(reply, Ok(Reply::Appended { missing: 1, .. }));
+        self.1.lock().extend(batch.iter().filter(|(_, reply)| missing(reply)).map(|(token, _)| *token));
         self.0.lock().extend(batch.into_iter().map(|(token, _)| token));
     }
 }
@@ -21,6 +23,8 @@ impl CompletionPort for Port {
 #[derive(Debug, Default)]
 struct Node {
     script: Mutex<VecDeque<NotAnswered>>,
+    /// What the batches that are taken are answered.
+    unserved: Mutex<Unserved>,
     seen: Mutex<Vec<(u64, Vec<String>)>>,
     calls: AtomicUsize,
 }
@@ -39,7 +43,8 @@ impl PeerCalls for Node {
         let (number, messages, _) = wire::read_batch(&payload).expect("legal");
         let topics = messages.iter().map(|received| received.message.topic().to_owned()).collect();
         self.seen.lock().push((number, topics));
-        let answer = self.script.lock().pop_front().map_or(Ok(Bytes::new()), Err);
+        let answer =
+            self.script.lock().pop_front().map_or_else(|| Ok(wire::unserved(&self.unserved.lock())), Err);
         Box::pin(std::future::ready(answer))
     }
 }
@@ -137,4 +142,39 @@ async fn p9_a_message_too_large_for_the_link_is_dropped() {
     until("both are told", || *port.0.lock() == [1, 2]).await;
     running.abort();
     assert_eq!(*node.seen.lock(), [(1, vec!["small".to_owned()])]);
+}
+
+/// MQTT 5 §4.8.2, [MQTT-4.8.2-5]: a share that a node did not serve is somebody else's; one that it may have served only with QoS 1.
+#[tokio::test]
+async fn mqtt_4_8_2_who_waits_for_a_share_is_told_that_nobody_took_it() {
+    let node = Arc::new(Node::default());
+    let port = Arc::new(Port::default());
+    let share = |qos, token: u64| {
+        let mut forward = forward("t", qos, 1, None);
+        for (filter, token) in [("$share/g/t", token), ("$share/h/t", token + 1)] {
+            let done = Some(Waiter { port: port.clone(), token });
+            forward.shares.push(ForwardedShare { filter: filter.into(), done });
+        }
+        vec![forward]
+    };
+    node.unserved.lock().push((0, "$share/h/t".into()));
+    let (queue, running) = start(&node);
+    queue.push(share(QoS::ExactlyOnce, 10));
+    until("both are told", || port.0.lock().len() == 2).await;
+    assert_eq!(*port.1.lock(), [11], "the node says which");
+    node.script.lock().push_back(NotAnswered::Unknown { node_id: 2, reason: String::new() });
+    let down = NotAnswered::Unreachable { node_id: 2, reason: String::new() };
+    node.script.lock().extend((0..10_000).map(|_| down.clone()));
+    let mut both = share(QoS::AtLeastOnce, 20);
+    both.extend(share(QoS::ExactlyOnce, 30));
+    queue.push(both);
+    until("all are told", || port.0.lock().len() == 6).await;
+    assert_eq!(*port.1.lock(), [11, 20, 21], "QoS 2 may have been sent");
+    queue.push(share(QoS::ExactlyOnce, 40));
+    until("both are told", || port.0.lock().len() == 8).await;
+    assert_eq!(*port.1.lock(), [11, 20, 21, 40, 41], "it never had them");
+    queue.close();
+    queue.push(share(QoS::ExactlyOnce, 50));
+    running.abort();
+    assert_eq!(*port.1.lock(), [11, 20, 21, 40, 41, 50, 51]);
 }

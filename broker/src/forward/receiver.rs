@@ -3,7 +3,6 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ownerrpc::link::{Answer, Call, Refusal, RefusalKind, Service};
@@ -11,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::wire::{self, Received};
-use crate::worker::{Arrival, Taken, Workers};
+use crate::worker::{Arrival, Taken, Unserved, Workers};
 
 /// Nodes whose last batch is remembered; as many as can hold a link to this one, several times over.
 const NODES_MAX: usize = 4_096;
@@ -28,8 +27,8 @@ pub(super) struct Receiver {
 struct Last {
     boot: Arc<str>,
     number: u64,
-    /// Closed once the workers have taken it.
-    taken: watch::Receiver<()>,
+    /// Closed once the workers have taken it; then it holds the answer.
+    taken: watch::Receiver<Unserved>,
 }
 
 impl Receiver {
@@ -38,7 +37,7 @@ impl Receiver {
     }
 
     /// Hands the messages to the workers, unless they have them already; closed when they are in the outboxes.
-    fn take(&self, call: &Call) -> Result<watch::Receiver<()>, Refusal> {
+    fn take(&self, call: &Call) -> Result<watch::Receiver<Unserved>, Refusal> {
         if let Some(refusal) = super::stranger(call) {
             return Err(refusal);
         }
@@ -52,7 +51,7 @@ impl Receiver {
         {
             return Ok(known.taken.clone());
         }
-        let (sender, taken) = watch::channel(());
+        let (sender, taken) = watch::channel(Unserved::new());
         self.workers.passed_over(passed_over);
         self.hand_over(messages, &Arc::new(Taken::new(sender)));
         if last.len() >= NODES_MAX {
@@ -67,12 +66,13 @@ impl Receiver {
         let workers = self.workers.len().max(1);
         let mut by_worker: Vec<Vec<Arrival>> = (0..workers).map(|_| Vec::new()).collect();
         let hash = FixedState::default();
-        for Received { message, publisher, everyone, shares } in messages {
+        for Received { at: index, message, publisher, everyone, shares } in messages {
             let at = match &publisher {
                 Some(key) => hash.hash_one((&*key.namespace, &*key.client_id)),
                 None => hash.hash_one(message.topic()),
             };
-            let arrival = Arrival { message, publisher, everyone, shares, taken: Arc::clone(taken) };
+            let taken = (Arc::clone(taken), index);
+            let arrival = Arrival { message, publisher, everyone, shares, taken };
             by_worker[at as usize % workers].push(arrival);
         }
         for (worker, arrivals) in (0..).zip(by_worker) {
@@ -89,7 +89,7 @@ impl Service for Receiver {
         match self.take(&call) {
             Ok(mut taken) => Box::pin(async move {
                 while taken.changed().await.is_ok() {}
-                Ok(Bytes::new())
+                Ok(wire::unserved(&taken.borrow()))
             }),
             Err(refusal) => Box::pin(std::future::ready(Err(refusal))),
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use ownerrpc::link::PeerInfo;
 use session::message::Message;
 use smallvec::SmallVec;

@@ -23,7 +23,7 @@ use session::time::{Millis, Tick};
 use session::topic::TopicFilter;
 
 use super::certainty::StoredRoutes;
-use super::wire::{DONE, RouteCall, TELL_ALL};
+use super::wire::{DONE, NOT_REACHED, RouteCall, TELL_ALL};
 use crate::clock::NodeClock;
 use crate::route::Router;
 
@@ -31,6 +31,9 @@ use crate::route::Router;
 pub(super) const LEASE: Duration = Duration::from_secs(3);
 /// Filters of one node; a node that has more gets every message instead.
 pub const FILTERS_PER_NODE_MAX: usize = 4 << 20;
+/// A node that was reached not longer ago than this still gets messages, which wait in its queue: a link that is broken and comes back
+/// costs no subscriber that stayed.
+const LINGER_MS: u64 = 1_000;
 /// How long a node is remembered that spoke up before this one knew it for a member.
 const STRANGER_MS: u64 = 5_000;
 /// As many as can hold a link to this node.
@@ -57,7 +60,9 @@ struct Known {
     nodes: Vec<u64>,
     /// Who spoke up and is no member as far as it is known here: it may be one for itself already, until then.
     strangers: HashMap<u64, Tick>,
-    /// Nodes that can be reached, as last told.
+    /// When each node was reached last.
+    reached: HashMap<u64, Tick>,
+    /// Nodes that can be reached, or could be until just now; ascending.
     reachable: Vec<u64>,
     /// Nodes that get everything now, ascending.
     everything: Vec<u64>,
@@ -118,15 +123,25 @@ impl Tables {
     }
 
     /// These are the other members now, and those of them that can be reached.
-    pub(super) fn set_peers(&self, nodes: Vec<u64>, reachable: Vec<u64>) {
-        self.known.lock().nodes = nodes;
+    pub(super) fn set_peers(&self, nodes: Vec<u64>, reachable: &[u64]) {
+        {
+            let known = &mut *self.known.lock();
+            // One that is no member any more has no queue here that anything could wait in.
+            known.reached.retain(|node, _| nodes.contains(node));
+            known.nodes = nodes;
+        }
         self.set_reachable(reachable);
     }
 
-    /// These nodes can be reached now: the tables of others are dropped, since those nodes get nothing and tell everything when they
-    /// are back.
-    pub(super) fn set_reachable(&self, reachable: Vec<u64>) {
+    /// These nodes can be reached now: the tables of those that cannot be for longer than a broken link takes are dropped, since they get
+    /// nothing and tell everything when they are back.
+    pub(super) fn set_reachable(&self, reachable: &[u64]) {
         let known = &mut *self.known.lock();
+        let now = self.clock.tick();
+        known.reached.extend(reachable.iter().map(|node| (*node, now)));
+        known.reached.retain(|_, at| now.ms_since(*at) < LINGER_MS);
+        let mut reachable: Vec<u64> = known.reached.keys().copied().collect();
+        reachable.sort_unstable();
         let gone: Vec<u64> = known.tables.keys().copied().filter(|node| !reachable.contains(node)).collect();
         for node in gone {
             if let Some(table) = known.tables.remove(&node) {
@@ -137,9 +152,17 @@ impl Tables {
         self.settle(known);
     }
 
-    /// Whether the tables of all nodes that can be reached are known.
-    pub(super) fn are_known(&self) -> bool {
-        self.known.lock().everything.is_empty()
+    /// No node gets anything any more.
+    pub(super) fn close(&self) {
+        self.known.lock().reached.clear();
+        self.set_reachable(&[]);
+    }
+
+    /// Whether the tables of these nodes are known.
+    pub(super) fn are_known(&self, nodes: &[u64]) -> bool {
+        let known = self.known.lock();
+        let (now, now_ms) = (self.clock.tick(), self.clock.millis());
+        nodes.iter().all(|node| known.tables.get(node).is_some_and(|table| table.is_valid(now, now_ms)))
     }
 
     /// Whether a table that is believed was good until now only. A worker asks once a turn, since all threads of a process may have stood
@@ -202,12 +225,12 @@ impl Tables {
     pub(super) fn take(&self, node: u64, boot: &Arc<str>, call: RouteCall<'_>) -> u8 {
         let known = &mut *self.known.lock();
         if !known.reachable.contains(&node) {
-            // It gets nothing from here yet: what it says would be dropped before it mattered.
+            // It gets nothing from here yet: what it says would be dropped before it mattered, and must not free its subscribers.
             if !known.nodes.contains(&node) && known.strangers.len() < STRANGERS_MAX {
                 known.strangers.insert(node, self.clock.tick().plus_ms(STRANGER_MS));
                 self.settle(known);
             }
-            return TELL_ALL;
+            return NOT_REACHED;
         }
         let table = known.tables.entry(node).or_insert_with(|| Table::new(boot.clone()));
         if table.boot != *boot {

@@ -19,7 +19,7 @@ impl Here {
         let router = Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))));
         let time = ManualTime::at(1_000_000);
         let tables = Tables::new(router.clone(), Arc::new(NodeClock::new(time.clone())), false);
-        tables.set_peers(vec![2], vec![2]);
+        tables.set_peers(vec![2], &[2]);
         Self { tables, router, time }
     }
 
@@ -58,10 +58,12 @@ fn p7_a_node_that_is_not_known_gets_everything() {
     assert_eq!(here.say(RouteCall::Finish { round: 1, through: 9, until: here.until() }), DONE);
     assert!(here.sends("a"));
     assert!(!here.sends("b"));
-    assert!(here.tables.are_known());
-    here.tables.set_reachable(Vec::new());
+    assert!(here.tables.are_known(&[2]));
+    here.time.advance_ms(1_000);
+    here.tables.set_reachable(&[]);
     assert!(!here.sends("a"), "out of reach");
-    here.tables.set_reachable(vec![2]);
+    assert_eq!(here.say(RouteCall::Begin { round: 2 }), NOT_REACHED);
+    here.tables.set_reachable(&[2]);
     assert!(here.sends("b"), "back, and not known");
 }
 
@@ -92,7 +94,7 @@ fn p7_a_table_is_good_for_its_lease() {
     here.tell_all(1, 1, &["a"]);
     assert!(!here.sends("b"));
     here.time.advance_ms(3_000);
-    here.tables.set_reachable(vec![2]);
+    here.tables.set_reachable(&[2]);
     assert!(here.sends("b"));
     let late = RouteCall::Delta {
         base: 1,
@@ -131,6 +133,25 @@ fn p7_the_table_of_a_dead_boot_is_dropped() {
     assert!(!here.sends("old"));
 }
 
+/// P5, P7: a link that breaks and comes back costs no subscriber that stayed; another boot behind it does.
+#[test]
+fn p5_a_broken_link_leaves_the_table() {
+    let here = Here::new();
+    here.tell_all(1, 1, &["a"]);
+    here.time.advance_ms(900);
+    here.tables.set_reachable(&[]);
+    assert!(here.sends("a") && !here.sends("b"), "what is sent waits for the link");
+    here.tables.set_reachable(&[2]);
+    here.time.advance_ms(900);
+    here.tables.set_reachable(&[]);
+    assert!(here.sends("a"), "it was back");
+    let next: Arc<str> = "next".into();
+    here.tables.take(2, &next, RouteCall::Begin { round: 1 });
+    here.time.advance_ms(100);
+    here.tables.set_reachable(&[]);
+    assert!(!here.sends("a"));
+}
+
 /// P7: this node relies on its routing to inboxes only while every member's table is good: each vouches for what its subscribers were
 /// told.
 #[test]
@@ -139,9 +160,9 @@ fn p7_a_node_is_certain_while_all_tables_are_good() {
     assert!(!here.tables.is_certain(), "nothing was told yet");
     here.tell_all(1, 0, &[]);
     assert!(here.tables.is_certain());
-    here.tables.set_peers(vec![2, 3], vec![2]);
+    here.tables.set_peers(vec![2, 3], &[2]);
     assert!(!here.tables.is_certain(), "a member that cannot be reached may go on elsewhere");
-    here.tables.set_peers(vec![2], vec![2]);
+    here.tables.set_peers(vec![2], &[2]);
     assert!(here.tables.is_certain());
     here.tables.distrust(2);
     assert!(!here.tables.is_certain() && here.sends("a"));
@@ -149,8 +170,8 @@ fn p7_a_node_is_certain_while_all_tables_are_good() {
     assert!(here.tables.is_certain());
     here.time.advance_ms(3_000);
     assert!(!here.tables.is_certain(), "at the very moment its lease is over, whoever looks or not");
-    here.tables.set_peers(Vec::new(), Vec::new());
+    here.tables.set_peers(Vec::new(), &[]);
     assert!(here.tables.is_certain(), "there is nobody else");
     let stranger = here.tables.take(9, &"boot".into(), RouteCall::Begin { round: 1 });
-    assert!(stranger == TELL_ALL && !here.tables.is_certain(), "a member that is not known here yet");
+    assert!(stranger == NOT_REACHED && !here.tables.is_certain(), "a member that is not known here yet");
 }

@@ -13,6 +13,7 @@ use storage::GroupId;
 
 use super::queue::Forward;
 use crate::route::RouteChange;
+use crate::worker::Unserved;
 
 /// Formats of service 130. The older one does not tell of stored subscriptions.
 pub(super) const ROUTES_OLD: u8 = 1;
@@ -34,6 +35,8 @@ const STORED: u8 = 2;
 pub(super) const DONE: u8 = 1;
 /// There is no table that the change could be applied to: the sender tells everything.
 pub(super) const TELL_ALL: u8 = 2;
+/// The sender cannot be reached from there: nothing that it says counts, nor does it get anything.
+pub(super) const NOT_REACHED: u8 = 3;
 
 const RETAIN: u8 = 0x04;
 const EXPIRES: u8 = 0x08;
@@ -233,6 +236,8 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], Malformed> {
 /// One message as it came from another node.
 #[derive(Debug)]
 pub(super) struct Received {
+    /// Its place in the batch, from 0.
+    pub at: u32,
     pub message: Arc<Message>,
     pub publisher: Option<Arc<Key>>,
     pub everyone: bool,
@@ -242,7 +247,7 @@ pub(super) struct Received {
 /// Bytes that `forward` needs in a batch, at most.
 pub(super) fn forward_bytes(forward: &Forward) -> usize {
     let publisher = forward.publisher.as_ref().map_or(0, |key| key.namespace.len() + key.client_id.len());
-    let shares = forward.shares.iter().map(|share| 2 + share.len()).sum::<usize>();
+    let shares = forward.shares.iter().map(|share| 2 + share.filter.len()).sum::<usize>();
     MESSAGE_HEADER_BYTES + publisher + shares + forward.message.len()
 }
 
@@ -292,7 +297,7 @@ fn put_forward<'a>(out: &mut BytesMut, forward: &'a Forward, last: &mut Option<&
     }
     if !shares.is_empty() {
         out.put_u8(u8::try_from(shares.len()).unwrap_or(u8::MAX));
-        shares.iter().for_each(|share| put_text(out, share));
+        shares.iter().for_each(|share| put_text(out, &share.filter));
     }
     put_text(out, message.topic());
     let (properties, payload) = (message.properties(), message.payload());
@@ -301,6 +306,34 @@ fn put_forward<'a>(out: &mut BytesMut, forward: &'a Forward, last: &mut Option<&
     out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
     out.put_slice(properties);
     out.put_slice(payload);
+}
+
+/// The answer to a batch: the shares that nobody took a message for.
+pub(super) fn unserved(unserved: &Unserved) -> Bytes {
+    if unserved.is_empty() {
+        return Bytes::new();
+    }
+    let mut out = BytesMut::new();
+    out.put_u8(FORMAT);
+    for (message, share) in unserved {
+        out.put_u32(*message);
+        put_text(&mut out, share);
+    }
+    out.freeze()
+}
+
+/// What an answer says; a node of the version before answers nothing, and what cannot be read says nothing.
+pub(super) fn read_unserved(payload: &[u8]) -> Unserved {
+    let mut rest = payload;
+    let mut unserved = Unserved::new();
+    if check_format(&mut rest).is_err() {
+        return unserved;
+    }
+    while let Ok(message) = rest.try_get_u32() {
+        let Ok(share) = text(&mut rest) else { break };
+        unserved.push((message, share.into()));
+    }
+    unserved
 }
 
 /// The number of a batch and its messages, in order, and how many were passed over: one whose topic nobody may publish to costs only
@@ -312,8 +345,8 @@ pub(super) fn read_batch(payload: &[u8]) -> Result<(u64, Vec<Received>, u64), Ma
     let count = rest.try_get_u32().map_err(|_| SHORT)?;
     let mut messages = Vec::new();
     let (mut last, mut passed_over) = (None, 0);
-    for _ in 0..count {
-        match read_forward(&mut rest, &mut last)? {
+    for at in 0..count {
+        match read_forward(&mut rest, &mut last, at)? {
             Some(received) => messages.push(received),
             None => passed_over += 1,
         }
@@ -325,7 +358,11 @@ pub(super) fn read_batch(payload: &[u8]) -> Result<(u64, Vec<Received>, u64), Ma
     }
 }
 
-fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Option<Received>, Malformed> {
+fn read_forward(
+    rest: &mut &[u8],
+    last: &mut Option<Arc<Key>>,
+    at: u32,
+) -> Result<Option<Received>, Malformed> {
     let flags = rest.try_get_u8().map_err(|_| SHORT)?;
     let qos = QoS::from_u8(flags & 3).ok_or(Malformed("a QoS of 3"))?;
     let expires_at = match flags & EXPIRES {
@@ -360,7 +397,8 @@ fn read_forward(rest: &mut &[u8], last: &mut Option<Arc<Key>>) -> Result<Option<
     message.qos = qos;
     message.retain = flags & RETAIN != 0;
     message.expires_at = expires_at;
-    Ok(Some(Received { message: Arc::new(message), publisher, everyone: flags & EVERYONE != 0, shares }))
+    let (message, everyone) = (Arc::new(message), flags & EVERYONE != 0);
+    Ok(Some(Received { at, message, publisher, everyone, shares }))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::queue::ForwardedShare;
 use super::*;
 
 fn hex(bytes: &[u8]) -> String {
@@ -61,7 +62,7 @@ fn messages_keep_their_layout() {
     let mut message = Message::clone(&second.message);
     (message.retain, message.expires_at) = (true, Some(Millis(9)));
     (second.message, second.everyone) = (Arc::new(message), false);
-    second.shares.push("$share/g/u".into());
+    second.shares.push(ForwardedShare { filter: "$share/g/u".into(), done: None });
     let encoded = batch(7, &[first, second]);
     assert_eq!(
         hex(&encoded),
@@ -114,6 +115,7 @@ fn p9_one_bad_topic_does_not_cost_the_batch() {
         let (_, read, passed_over) = read_batch(&batch(1, &messages)).expect("legal");
         let topics: Vec<&str> = read.iter().map(|received| received.message.topic()).collect();
         assert_eq!((&*topics, passed_over), (&["t", "u"][..], 1), "{bad:?}");
+        assert_eq!((read[0].at, read[1].at), (0, 2), "an answer names places in the whole batch");
         assert_eq!(read[1].publisher.as_deref(), Some(&key("hostile")));
     }
 }
@@ -136,6 +138,17 @@ proptest! {
         let _ = read_batch(&bytes);
         let _ = RouteCall::read(&bytes);
     }
+}
+
+/// WIRE.md §9: an answer names the shares that nobody took a message for; an empty one, and one that cannot be read, none.
+#[test]
+fn an_answer_names_what_was_not_taken() {
+    let list: Unserved = vec![(0, "$share/g/a".into()), (70_000, "$share/h/#".into())];
+    let answer = unserved(&list);
+    assert_eq!(read_unserved(&answer), list);
+    assert!(unserved(&Unserved::new()).is_empty());
+    assert!(read_unserved(&[]).is_empty() && read_unserved(&[9, 9]).is_empty());
+    assert_eq!(read_unserved(&answer.slice(..answer.len() - 1)), list[..1]);
 }
 
 /// WIRE.md §8: format 2 tells of entries that changed stored subscriptions, the last one of each group counts; format 1 has no word for it.

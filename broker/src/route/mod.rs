@@ -13,6 +13,7 @@ mod router;
 mod select;
 mod subscriber;
 mod subscription;
+mod tried;
 
 #[cfg(test)]
 mod nodes_test;
@@ -24,9 +25,11 @@ pub use cache::PlanCache;
 pub use plan::{Destination, Grant, Plan, Share};
 pub use readers::Readers;
 pub use remote::{Remote, RemoteShare};
-pub use router::{Followed, LiveTarget, Restored, Route, Router, Snapshot, SnapshotCache};
+pub use router::{Followed, LiveTarget, Restored, Route, Router, SharedTarget, Snapshot, SnapshotCache};
 pub use select::{
-    Foreign, Outgoing, Shape, Sink, select, select_foreign, select_local, select_own, stamp_hash,
+    Foreign, Outgoing, Shape, Sink, select, select_foreign, select_local, select_other_here, select_own,
+    share_stamp, stamp_hash,
 };
 pub use subscriber::{PartyId, Subscriber};
 pub use subscription::{Member, ShareGroup, Sub};
+pub use tried::{Left, Tried};

@@ -47,7 +47,8 @@ fn chosen(router: &Router, qos: QoS, stamp: Option<u64>) -> String {
     let mut route = Route::default();
     let matched = select(&plan(router, "s/1"), &outgoing(qos, stamp), &mut route);
     let live = route.live.iter().map(|target| format!("link {}", target.link.slot));
-    let durable = route.durable.iter().map(|(group, _)| format!("inbox {}", group.0));
+    assert!(route.durable.is_empty());
+    let durable = route.shared.iter().map(|target| format!("inbox {}", target.group.0));
     let nodes = route.nodes.iter().map(|(node, share)| format!("node {node} {share:?}"));
     let all: Vec<String> = live.chain(durable).chain(nodes).collect();
     assert_eq!(matched, !all.is_empty());
@@ -116,7 +117,7 @@ fn mqtt_4_8_2_4_a_share_over_nodes_chooses_one() {
     let message = Message::new("s/1", &[], b"x");
     router.forget(&transient);
     router.forget(&durable);
-    let passed_on = router.route_shared(share, &message, None);
+    let passed_on = router.route_shared(&Left::of(&share.into()), &message, None);
     assert!(passed_on.matched && passed_on.nodes.len() == 1, "a member that ends hands on to another node");
 }
 
@@ -145,7 +146,7 @@ fn a_message_of_another_node_goes_to_connections_only() {
         let foreign = Foreign { publisher: publisher.as_ref(), everyone, shares };
         let mut route = Route::default();
         select_foreign(&plan(&router, "s/1"), &outgoing(QoS::AtLeastOnce, None), &foreign, &mut route);
-        assert!(route.durable.is_empty() && route.nodes.is_empty());
+        assert!(route.durable.is_empty() && route.shared.is_empty() && route.nodes.is_empty());
         let mut slots: Vec<u32> = route.live.iter().map(|target| target.link.slot).collect();
         slots.sort_unstable();
         slots

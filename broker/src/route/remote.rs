@@ -50,10 +50,17 @@ impl Subscription for RemoteSub {
 }
 
 impl RemoteShare {
-    /// The node whose turn it is.
+    /// The node whose turn it is, of those that were not tried; of all, when all were.
     #[must_use]
-    pub fn pick(&self) -> u64 {
-        self.nodes[self.turn.fetch_add(1, Ordering::Relaxed) % self.nodes.len()]
+    pub fn pick(&self, tried: &[u64]) -> u64 {
+        let (turn, len) = (self.turn.fetch_add(1, Ordering::Relaxed), self.nodes.len());
+        let mut in_turn = (0..len).map(|step| self.nodes[turn.wrapping_add(step) % len]);
+        in_turn.find(|node| !tried.contains(node)).unwrap_or(self.nodes[turn % len])
+    }
+
+    /// Whether a node was not tried.
+    pub(super) fn has_other(&self, tried: &[u64]) -> bool {
+        tried.is_empty() || self.nodes.iter().any(|node| !tried.contains(node))
     }
 }
 
@@ -201,9 +208,11 @@ mod tests {
         }
         let matched = writer.version().matches("a/b").1;
         assert_eq!(matched.len(), 1);
-        assert_eq!([matched[0].pick(), matched[0].pick(), matched[0].pick()], [2, 3, 2]);
+        assert_eq!([(); 3].map(|()| matched[0].pick(&[])), [2, 3, 2]);
+        assert_eq!([(); 3].map(|()| matched[0].pick(&[2])), [3; 3]);
+        assert!(matched[0].has_other(&[2]) && !matched[0].has_other(&[3, 2]));
         writer.remove(2, &share);
-        assert_eq!(writer.version().matches("a/b").1[0].pick(), 3);
+        assert_eq!(writer.version().matches("a/b").1[0].pick(&[]), 3);
         writer.remove(3, &share);
         assert!(writer.version().matches("a/b").1.is_empty());
         assert!(writer.shares.is_empty());

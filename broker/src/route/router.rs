@@ -21,6 +21,7 @@ use super::remote::{Remote, RemoteWriter};
 use super::select::{Outgoing, Shape, Sink, select, select_share};
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
+use super::tried::{Left, Tried};
 use crate::auth::Authoriser;
 
 /// One immutable version of the index.
@@ -68,6 +69,8 @@ pub struct Route {
     pub live: Vec<LiveTarget>,
     /// Deliveries through inboxes, by group.
     pub durable: Vec<(GroupId, Vec<Target>)>,
+    /// Deliveries through inboxes of members of shares.
+    pub shared: Vec<SharedTarget>,
     /// Other nodes: to their connections, or to one member there of the share with this filter.
     pub nodes: Vec<(u64, Option<Arc<str>>)>,
     /// Whether the message has any subscriber.
@@ -83,6 +86,17 @@ pub struct LiveTarget {
     pub identifiers: SmallVec<[u32; 1]>,
     /// Filter of the shared subscription through which it comes.
     pub share: Option<Arc<str>>,
+    /// Other members of it that could not take the message; `None`: nobody was tried before.
+    pub tried: Option<Box<Tried>>,
+}
+
+/// One delivery through the inbox of a member of a share.
+#[derive(Debug, Clone)]
+pub struct SharedTarget {
+    pub group: GroupId,
+    pub target: Target,
+    /// The whole filter, `$share/` included.
+    pub filter: Arc<str>,
 }
 
 /// A durable session's subscriptions as they are read back at start.
@@ -334,23 +348,36 @@ impl Router {
         route
     }
 
-    /// The next member of the shared subscription `filter` that takes `message`, after a member that ended; nobody, when there is no
-    /// other one that may. `stamp`: see [`Outgoing::stamp`].
+    /// The next member of a shared subscription that takes `message`, after others that could not; nobody, when there is no other one
+    /// that may. `stamp`: see [`Outgoing::stamp`].
     #[must_use]
-    pub fn route_shared(&self, filter: &str, message: &Message, stamp: Option<u64>) -> Route {
-        let (group, nodes, has_nodes) = {
-            let writer = self.writer.lock();
-            let (group, nodes) = (writer.shares.get(filter), writer.remote.share(filter));
-            (group.cloned(), nodes.cloned(), writer.remote.has_nodes())
-        };
-        let readers = self.readers();
-        let mut route = Route::default();
-        let group = group.and_then(|group| group.readable(&readers, message.topic()));
+    pub fn route_shared(&self, left: &Left, message: &Message, stamp: Option<u64>) -> Route {
         let (qos, retain) = (message.qos, message.retain);
         let outgoing =
             Outgoing { qos, retain, publisher: PartyId::default(), queue_qos0_offline: false, stamp };
-        route.matched = select_share(&Share { group, nodes, has_nodes }, &outgoing, &mut route);
+        let mut route = Route::default();
+        route.matched = self.select_shared(left, message.topic(), &outgoing, &mut route);
+        for target in &mut route.live {
+            target.tried = Some(Box::new(left.tried.clone()));
+        }
         route
+    }
+
+    /// The same into `sink`; whether somebody gets it.
+    pub fn select_shared(&self, left: &Left, topic: &str, message: &Outgoing, sink: &mut impl Sink) -> bool {
+        if left.tried.is_over() {
+            return false;
+        }
+        let (group, nodes, has_nodes) = {
+            let writer = self.writer.lock();
+            let (group, nodes) = (writer.shares.get(&left.filter), writer.remote.share(&left.filter));
+            (group.cloned(), nodes.cloned(), writer.remote.has_nodes())
+        };
+        let readers = self.readers();
+        let group = group
+            .and_then(|group| group.readable(&readers, topic))
+            .and_then(|group| group.except(left.tried.links()));
+        select_share(&Share { group, nodes, has_nodes }, left.tried.nodes(), message, sink)
     }
 
     /// What says which subscribers may be sent a message. Take it anew when the epoch of the rules moved.
@@ -497,6 +524,7 @@ impl Sink for Route {
             retain: shape.retain,
             identifiers: SmallVec::from_slice(shape.identifiers),
             share: shape.share.cloned(),
+            tried: None,
         });
     }
 
@@ -508,7 +536,13 @@ impl Sink for Route {
         self.nodes.push((node, share.cloned()));
     }
 
-    fn durable(&mut self, group: GroupId, target: Target) {
+    fn nobody(&mut self, _share: &Arc<str>) {}
+
+    fn durable(&mut self, group: GroupId, target: Target, share: Option<&Arc<str>>) {
+        if let Some(filter) = share {
+            self.shared.push(SharedTarget { group, target, filter: Arc::clone(filter) });
+            return;
+        }
         match self.durable.iter_mut().find(|(other, _)| *other == group) {
             Some((_, targets)) => targets.push(target),
             None => self.durable.push((group, vec![target])),

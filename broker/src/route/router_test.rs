@@ -69,7 +69,9 @@ impl Sink for Deliveries {
         self.nodes.push((node, share.map(ToString::to_string)));
     }
 
-    fn durable(&mut self, _group: GroupId, target: session::lifecycle::Target) {
+    fn nobody(&mut self, _share: &Arc<str>) {}
+
+    fn durable(&mut self, _group: GroupId, target: session::lifecycle::Target, _share: Option<&Arc<str>>) {
         self.durable.push((target.lifetime, target.qos, target.retain, target.identifiers.to_vec()));
     }
 }
@@ -234,8 +236,8 @@ fn mqtt_4_3_3_10_a_repeated_message_meets_the_same_member_of_a_share_group() {
                 let stamp = Stamp::Publisher { key: key("p"), lifetime: 9, packet_id: 7, sequence };
                 let route = router.route(&message, PartyId(0), false, Some(stamp_hash(&stamp)));
                 assert!(route.live.is_empty());
-                let [(_, targets)] = &route.durable[..] else { panic!("one member, not {route:?}") };
-                targets[0].lifetime
+                let [shared] = &route.shared[..] else { panic!("one member, not {route:?}") };
+                shared.target.lifetime
             })
             .collect()
     };
@@ -253,7 +255,7 @@ fn mqtt_4_3_3_10_a_repeated_message_meets_the_same_member_of_a_share_group() {
     }
     (0..3).for_each(|at| router.forget(&members[at]));
     let route = router.route(&message, PartyId(0), false, Some(5));
-    assert_eq!((route.live.len(), route.durable.len()), (1, 0), "without an inbox: who is connected");
+    assert_eq!((route.live.len(), route.shared.len()), (1, 0), "without an inbox: who is connected");
 }
 
 /// [MQTT-3.1.2-4] and the option for QoS 0: inboxes take QoS 1 and 2 always, QoS 0 goes past them to the connection.

@@ -14,6 +14,7 @@ use storage::GroupId;
 use super::plan::{Destination, Grant, Plan, Share};
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup};
+use super::tried::Left;
 
 /// What the fan-out needs to know of a message.
 #[derive(Debug, Clone, Copy)]
@@ -56,16 +57,32 @@ pub fn stamp_hash(stamp: &Stamp) -> u64 {
     }
 }
 
+/// The stamp of the delivery through the share with this whole filter: one of its own, since a member may end while the message is on
+/// its way, and the inbox of the next one be of a group that took the message for others.
+#[must_use]
+pub fn share_stamp(stamp: &Stamp, filter: &str) -> Stamp {
+    let mut of_share = stamp.clone();
+    let key = match &mut of_share {
+        Stamp::Publisher { key, .. } => key,
+        Stamp::Will(will) => &mut will.key,
+    };
+    // No namespace has a NUL in it.
+    key.namespace = format!("{}\0{filter}", key.namespace).into();
+    of_share
+}
+
 /// Takes the deliveries of one message.
 pub trait Sink {
     /// To a connection, past any inbox.
     fn live(&mut self, link: LinkId, shape: Shape<'_>);
     /// To the connections of another worker that have no inbox: that worker resolves them itself.
     fn remote(&mut self, worker: u16);
-    /// To an inbox.
-    fn durable(&mut self, group: GroupId, target: Target);
+    /// To an inbox; `share`: filter of the shared subscription through which it comes.
+    fn durable(&mut self, group: GroupId, target: Target, share: Option<&Arc<str>>);
     /// To another node: to its connections, or with `share` to one member there of the share with this filter.
     fn node(&mut self, node: u64, share: Option<&Arc<str>>);
+    /// Another node sent it for a member of the share with this filter, and there is none here any more.
+    fn nobody(&mut self, share: &Arc<str>);
 }
 
 /// What distinguishes the encodings of one message.
@@ -91,7 +108,7 @@ pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
         one(&destination.subscriber, shape(grant, message), message, sink);
     }
     for share in &plan.shares {
-        matched |= select_share(share, message, sink);
+        matched |= select_share(share, &[], message, sink);
     }
     for node in &plan.nodes {
         matched = true;
@@ -103,10 +120,11 @@ pub fn select(plan: &Plan, message: &Outgoing, sink: &mut impl Sink) -> bool {
 /// One member of a share, on any node, and whether there is one. Publishers of all nodes go by the same rule: a repeated message to the
 /// inbox that its stamp chooses; else to a member that is connected to the publisher's node; else to the next node in turn that has
 /// members without inbox, which chooses one of them; else to an inbox, which takes QoS 0 too where there are other nodes, since its session
-/// may be connected to one of them.
-pub(super) fn select_share(share: &Share, message: &Outgoing, sink: &mut impl Sink) -> bool {
+/// may be connected to one of them. `tried`: nodes that are passed over.
+pub(super) fn select_share(share: &Share, tried: &[u64], message: &Outgoing, sink: &mut impl Sink) -> bool {
     let group = share.group.as_ref();
-    let picked = match (group, &share.nodes, message.stamp) {
+    let nodes = share.nodes.as_ref().filter(|nodes| nodes.has_other(tried));
+    let picked = match (group, nodes, message.stamp) {
         (Some(group), None, Some(stamp)) => group.pick_stamped(stamp),
         (Some(group), None, None) => group.pick(),
         (Some(group), Some(_), stamp) => {
@@ -114,12 +132,14 @@ pub(super) fn select_share(share: &Share, message: &Outgoing, sink: &mut impl Si
         }
         (None, ..) => None,
     };
-    match (group, picked, &share.nodes) {
+    match (group, picked, nodes) {
         (Some(group), Some(member), _) => {
             let queue_qos0_offline = message.queue_qos0_offline || share.has_nodes;
             select_member(group, member, &Outgoing { queue_qos0_offline, ..*message }, sink);
         }
-        (_, None, Some(nodes)) | (None, Some(_), Some(nodes)) => sink.node(nodes.pick(), Some(&nodes.filter)),
+        (_, None, Some(nodes)) | (None, Some(_), Some(nodes)) => {
+            sink.node(nodes.pick(tried), Some(&nodes.filter));
+        }
         (_, None, None) | (None, Some(_), None) => return false,
     }
     true
@@ -144,13 +164,25 @@ pub fn select_foreign(plan: &Plan, message: &Outgoing, foreign: &Foreign<'_>, si
             }
         }
     }
-    for group in plan.shares.iter().filter_map(|share| share.group.as_ref()) {
-        if foreign.shares.contains(&group.filter)
-            && let Some(member) = group.pick_without_inbox()
-        {
-            select_member(group, member, message, sink);
+    for filter in foreign.shares {
+        match group_here(plan, filter).and_then(|group| Some((group, group.pick_without_inbox()?))) {
+            Some((group, member)) => select_member(group, member, message, sink),
+            None => sink.nobody(filter),
         }
     }
+}
+
+/// Gives a message of another node to another member here, when those that were tried could not take it; whether there is one.
+pub fn select_other_here(plan: &Plan, left: &Left, message: &Outgoing, sink: &mut impl Sink) -> bool {
+    let group = group_here(plan, &left.filter).filter(|_| !left.tried.is_over());
+    let Some(group) = group.and_then(|group| group.except(left.tried.links())) else { return false };
+    let Some(member) = group.pick_without_inbox() else { return false };
+    select_member(&group, member, message, sink);
+    true
+}
+
+fn group_here<'a>(plan: &'a Plan, filter: &Arc<str>) -> Option<&'a Arc<ShareGroup>> {
+    plan.shares.iter().filter_map(|share| share.group.as_ref()).find(|group| group.filter == *filter)
 }
 
 /// As [`select_local`], for a message that another node sent.
@@ -193,10 +225,10 @@ fn one(subscriber: &Arc<Subscriber>, shape: Shape<'_>, message: &Outgoing, sink:
     let live = subscriber.live();
     match (subscriber.inbox, live) {
         (Some((group, lifetime)), None) if shape.qos > QoS::AtMostOnce || message.queue_qos0_offline => {
-            sink.durable(group, target(lifetime, shape));
+            sink.durable(group, target(lifetime, shape), shape.share);
         }
         (Some((group, lifetime)), Some(_)) if shape.qos > QoS::AtMostOnce => {
-            sink.durable(group, target(lifetime, shape));
+            sink.durable(group, target(lifetime, shape), shape.share);
         }
         (_, Some(live)) => sink.live(live, shape),
         (_, None) => {}

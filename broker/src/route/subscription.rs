@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
+use gateway::link::LinkId;
 use session::lifecycle::SubscriptionOptions;
 use session::message::QoS;
 use session::topic::Subscription;
@@ -126,6 +127,16 @@ impl ShareGroup {
             return Some(Arc::clone(self));
         }
         let members: Box<[Member]> = self.members.iter().filter(may_read).cloned().collect();
+        (!members.is_empty()).then(|| Arc::new(self.of(members)))
+    }
+
+    /// The group of those members that are at none of these connections; `None`: there is nobody else.
+    pub(super) fn except(self: &Arc<Self>, tried: &[LinkId]) -> Option<Arc<Self>> {
+        if tried.is_empty() {
+            return Some(Arc::clone(self));
+        }
+        let is_other = |member: &&Member| member.subscriber.live().is_none_or(|link| !tried.contains(&link));
+        let members: Box<[Member]> = self.members.iter().filter(is_other).cloned().collect();
         (!members.is_empty()).then(|| Arc::new(self.of(members)))
     }
 

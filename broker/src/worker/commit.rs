@@ -13,6 +13,7 @@ use storage::{Done, GroupId, Proposal, StorageError};
 
 use super::Worker;
 use super::client::{Event, Post, Session};
+use super::share::{SharedMessage, is_missing};
 use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
 use crate::forward::Waiter;
 use crate::metrics::{DropReason, StageLabel};
@@ -27,6 +28,8 @@ pub(super) enum Op {
     /// A publish was appended to the inboxes of one group.
     Appended {
         publish: u64,
+        /// To one member of a share.
+        shared: Option<Box<SharedMessage>>,
     },
     /// A publish that is routed once the routing is known to have every stored subscription.
     Ascertained {
@@ -35,6 +38,8 @@ pub(super) enum Op {
     /// A publish was taken by another node for its live subscribers.
     Forwarded {
         publish: u64,
+        /// For one member of a share.
+        shared: Option<Box<SharedMessage>>,
     },
     /// PUBREL of a durable session: PUBCOMP is owed.
     Released {
@@ -210,11 +215,18 @@ impl Worker {
         session.scopes.leave();
     }
 
-    /// A subscription that was committed is in the stored session: it must take effect without a connection too.
+    /// A subscription that was committed is in the stored session: it must take effect without a connection too. A message of a share is
+    /// still somebody's.
     fn finish_detached(&self, committed: Committed) {
         match (committed.op, committed.reply) {
             (Op::Subscribed(ticket), Ok(Reply::Subscribed { .. })) => self.take_effect(&ticket),
             (Op::Unsubscribed(ticket), Ok(Reply::Unsubscribed { .. })) => self.end_effect(&ticket),
+            (
+                Op::Appended { shared: Some(shared), .. } | Op::Forwarded { shared: Some(shared), .. },
+                Ok(reply),
+            ) if is_missing(&reply) => {
+                self.publisher.pass_over(*shared);
+            }
             _ => {}
         }
     }
@@ -232,13 +244,10 @@ impl Worker {
                 session.publishes.received(publish, routed, sequence);
             }
             (Op::Prepared { publish }, _) => session.publishes.prepared(publish),
-            (Op::Appended { publish }, reply) => {
-                self.count_quota(&reply);
-                session.publishes.appended(publish);
+            (Op::Appended { publish, shared } | Op::Forwarded { publish, shared }, reply) => {
+                self.arrived(session, publish, shared, &reply);
             }
-            (Op::Forwarded { publish } | Op::Ascertained { publish }, _) => {
-                session.publishes.appended(publish);
-            }
+            (Op::Ascertained { publish }, _) => session.publishes.appended(publish),
             (Op::Fed, reply) => {
                 if let Reply::Fed { offset, over_quota } = reply {
                     self.stats.dropped(DropReason::InboxQuota, u64::from(over_quota));
@@ -290,10 +299,11 @@ impl Worker {
     fn tell_others(&self, session: &mut Session, op: Op, out: Option<&mut Output>) {
         let Some(group) = session.durable.as_ref().map(|durable| durable.group) else { return };
         let number = self.shared.router.stored_changed(group, self.shared.store.applied(group));
-        if self.shared.forwarding.is_confirmed(number) {
+        // Shares among them are served by the inboxes of their members, which every node knows from its own state: none needs a table.
+        if self.shared.forwarding.is_confirmed(number, false) {
             self.go_on(session, op, Ok(Reply::Done { revision: 0, unchanged: false }), out);
         } else if let Some(waiter) = self.pend(session, op) {
-            self.shared.forwarding.confirm(number, waiter.port, waiter.token);
+            self.shared.forwarding.confirm(number, false, waiter);
         }
     }
 
@@ -321,6 +331,21 @@ impl Worker {
             }
         }
         None
+    }
+
+    /// A publish is in the inboxes of a group, or at another node, or, where the member of a share is not there, on its way to the next one.
+    fn arrived(
+        &self,
+        session: &mut Session,
+        publish: u64,
+        shared: Option<Box<SharedMessage>>,
+        reply: &Reply,
+    ) {
+        self.count_quota(reply);
+        if let Some(shared) = shared.filter(|_| is_missing(reply)) {
+            self.share_again(session, publish, *shared);
+        }
+        session.publishes.appended(publish);
     }
 
     fn count_quota(&self, reply: &Reply) {

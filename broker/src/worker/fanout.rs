@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gateway::codec::{Delivery, PublishTemplate, Version};
 use gateway::link::{Link, LinkId, MessageDelivery};
+use session::id::Key;
 use session::lifecycle::Target;
 use session::message::{Message, QoS};
 use session::time::Millis;
@@ -13,9 +14,9 @@ use storage::GroupId;
 
 use super::Worker;
 use super::client::Event;
-use super::mail::{Arrival, Parcel};
+use super::mail::{Parcel, Taken};
 use crate::metrics::DropReason;
-use crate::route::{LiveTarget, PartyId, Shape, Sink};
+use crate::route::{Left, LiveTarget, PartyId, Shape, SharedTarget, Sink, Tried};
 
 /// A buffer that has grown past this is not kept.
 const SPARE_BYTES_MAX: usize = 64 * 1024;
@@ -38,7 +39,7 @@ pub(super) struct NodeTarget {
     /// All its connections that match.
     pub everyone: bool,
     /// One member of each of these shares.
-    pub shares: SmallVec<[Arc<str>; 1]>,
+    pub shares: SmallVec<[Left; 1]>,
 }
 
 /// An encoding of the message.
@@ -58,6 +59,12 @@ pub(super) struct Fanout<'a> {
     message: Option<Arc<Message>>,
     encoded: SmallVec<[Encoded; 2]>,
     durable: SmallVec<[(GroupId, Vec<Target>); 4]>,
+    /// Inboxes of members of shares, and who was tried before.
+    shared: Vec<(SharedTarget, Tried)>,
+    /// Shares whose member could not take it.
+    left: Vec<Left>,
+    /// Who was tried before of the share that is being served.
+    tried: Tried,
     /// Other workers: whether all their connections get it, and which ones get it singly.
     remote: SmallVec<[(u16, bool, Vec<LiveTarget>); 2]>,
     /// Other nodes.
@@ -79,6 +86,9 @@ impl<'a> Fanout<'a> {
             message: None,
             encoded: SmallVec::new(),
             durable: SmallVec::new(),
+            shared: Vec::new(),
+            left: Vec::new(),
+            tried: Tried::default(),
             remote: SmallVec::new(),
             nodes: SmallVec::new(),
             only_inboxes: false,
@@ -117,6 +127,21 @@ impl<'a> Fanout<'a> {
         std::mem::take(&mut self.durable)
     }
 
+    /// What goes to inboxes of members of shares.
+    pub(super) fn take_shared(&mut self) -> Vec<(SharedTarget, Tried)> {
+        std::mem::take(&mut self.shared)
+    }
+
+    /// A share whose member could not take the message.
+    pub(super) fn take_left(&mut self) -> Option<Left> {
+        self.left.pop()
+    }
+
+    /// What is selected from now on goes to a share, behind these.
+    pub(super) fn follow(&mut self, tried: &Tried) {
+        self.tried = tried.clone();
+    }
+
     /// Leaves what goes to other workers in the batch of the turn.
     pub(super) fn send_parcels(&mut self, publisher: PartyId) {
         for (worker, everyone, targets) in std::mem::take(&mut self.remote) {
@@ -127,15 +152,15 @@ impl<'a> Fanout<'a> {
     }
 
     /// The same for a message of another node.
-    pub(super) fn pass_arrival(&mut self, arrival: &Arrival) {
+    pub(super) fn pass_arrival(&mut self, publisher: Option<&Arc<Key>>, taken: &(Arc<Taken>, u32)) {
         for (worker, everyone, targets) in std::mem::take(&mut self.remote) {
             let parcel = Parcel {
                 message: self.message(),
                 publisher: PartyId::default(),
-                foreign: arrival.publisher.clone(),
+                foreign: publisher.cloned(),
                 everyone,
                 targets,
-                taken: Some(Arc::clone(&arrival.taken)),
+                taken: Some(taken.clone()),
             };
             self.worker.batch.borrow_mut().send(worker, parcel);
         }
@@ -157,8 +182,19 @@ impl<'a> Fanout<'a> {
                     worker.supersede(id, self.parts.topic);
                 }
             }
-            Some(false) => self.refused += 1,
-            None => {}
+            not_taken => self.not_taken(id, shape, not_taken.is_some()),
+        }
+    }
+
+    /// The outbox is full, or there is no such connection any more.
+    fn not_taken(&mut self, id: LinkId, shape: Shape<'_>, is_full: bool) {
+        match shape.share {
+            Some(filter) if Worker::is_passed_on(self.parts.qos) => {
+                let mut tried = self.tried.clone();
+                tried.add_link(id, is_full);
+                self.left.push(Left { filter: Arc::clone(filter), tried });
+            }
+            _ => self.refused += u64::from(is_full),
         }
     }
 
@@ -277,6 +313,7 @@ impl Sink for Fanout<'_> {
             retain: shape.retain,
             identifiers: SmallVec::from_slice(shape.identifiers),
             share: shape.share.cloned(),
+            tried: (self.tried != Tried::default()).then(|| Box::new(self.tried.clone())),
         };
         self.remote_entry(link.worker).2.push(target);
     }
@@ -301,12 +338,26 @@ impl Sink for Fanout<'_> {
             }
         };
         match share {
-            Some(share) => self.nodes[at].shares.push(Arc::clone(share)),
+            Some(share) => {
+                let left = Left { filter: Arc::clone(share), tried: self.tried.clone() };
+                self.nodes[at].shares.push(left);
+            }
             None => self.nodes[at].everyone = true,
         }
     }
 
-    fn durable(&mut self, group: GroupId, target: Target) {
+    fn nobody(&mut self, share: &Arc<str>) {
+        if Worker::is_passed_on(self.parts.qos) {
+            self.left.push(Left::of(share));
+        }
+    }
+
+    fn durable(&mut self, group: GroupId, target: Target, share: Option<&Arc<str>>) {
+        if let Some(filter) = share {
+            let target = SharedTarget { group, target, filter: Arc::clone(filter) };
+            self.shared.push((target, self.tried.clone()));
+            return;
+        }
         match self.durable.iter_mut().find(|(other, _)| *other == group) {
             Some((_, targets)) => targets.push(target),
             None => self.durable.push((group, vec![target])),

@@ -68,8 +68,8 @@ pub struct Parcel {
     pub everyone: bool,
     /// To these, past any inbox.
     pub targets: Vec<LiveTarget>,
-    /// Dropped when the outboxes have it: another node waits for that.
-    pub taken: Option<Arc<Taken>>,
+    /// Dropped when the outboxes have it: another node waits for that. With the place of the message in its batch.
+    pub taken: Option<(Arc<Taken>, u32)>,
 }
 
 /// One message that another node sent here for its live subscribers.
@@ -82,20 +82,28 @@ pub struct Arrival {
     pub everyone: bool,
     /// To one member of each of these shares (whole filters).
     pub shares: SmallVec<[Arc<str>; 1]>,
-    /// Dropped when the outboxes have it.
-    pub taken: Arc<Taken>,
+    /// Dropped when the outboxes have it. With the place of the message in its batch.
+    pub taken: (Arc<Taken>, u32),
 }
+
+/// Messages of a batch, by their place in it, with the shares that nobody here took them for.
+pub type Unserved = Vec<(u32, Arc<str>)>;
 
 /// Closes its channel when the last one who still has something to do with a batch drops it.
 #[derive(Debug)]
 pub struct Taken {
-    _open: watch::Sender<()>,
+    open: watch::Sender<Unserved>,
 }
 
 impl Taken {
     #[must_use]
-    pub fn new(open: watch::Sender<()>) -> Self {
-        Self { _open: open }
+    pub fn new(open: watch::Sender<Unserved>) -> Self {
+        Self { open }
+    }
+
+    /// There is no member of the share here any more that could take the message.
+    pub(super) fn nobody(&self, message: u32, share: &Arc<str>) {
+        self.open.send_modify(|unserved| unserved.push((message, Arc::clone(share))));
     }
 }
 

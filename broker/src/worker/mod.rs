@@ -43,7 +43,7 @@ use crate::route::{Plan, PlanCache, Readers, SnapshotCache};
 use crate::shared::Shared;
 
 pub use client::{Event, Session};
-pub use mail::{Arrival, Mail, Parcel, Taken, Workers};
+pub use mail::{Arrival, Mail, Parcel, Taken, Unserved, Workers};
 pub use options::Options;
 pub use stats::{StatsView, WorkerStats};
 pub use sys::{SysTopics, Totals};

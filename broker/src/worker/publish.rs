@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gateway::codec::{AckType, Publish, ReasonCode, Version, forwarded_properties};
 use gateway::connection::Output;
 use gateway::service::Disconnecting;
-use session::lifecycle::{Append, Command, Stamp};
+use session::lifecycle::{Command, Stamp};
 use session::limits::TOPIC_LEVELS_MAX;
 use session::message::{Message, QoS};
 use session::qos::Received;
@@ -20,9 +20,10 @@ use super::client::Session;
 use super::commit::Op;
 use super::fanout::{Fanout, NodeTarget, Parts};
 use super::publishes::Item;
-use crate::forward::Forward;
+use super::share::{Place, SharedMessage};
+use crate::forward::{Forward, ForwardedShare};
 use crate::metrics::DropReason;
-use crate::route::{Outgoing, PartyId, select, select_local, stamp_hash};
+use crate::route::{Left, Outgoing, PartyId, select, select_local, stamp_hash};
 
 /// What a client is told that has no other answer to its PUBLISH.
 const TOO_DEEP: Disconnecting = Disconnecting {
@@ -252,17 +253,8 @@ impl Worker {
         {
             self.mark_routed(session, stamp);
         }
-        fanout.send_parcels(publisher);
-        let mut appends = 0;
-        for target in fanout.take_nodes() {
-            appends += u16::from(self.forward(session, number, message, target));
-        }
-        for (group, targets) in fanout.take_durable() {
-            let append = Append { message: Message::clone(message), stamp: stamp.clone(), targets };
-            let command = Command::Append(Box::new(append));
-            appends += u16::from(self.propose(session, group, command, Op::Appended { publish: number }));
-        }
-        (appends, outcome(matched))
+        let waits = self.dispatch(session, number, message, stamp.as_ref(), &mut fanout);
+        (waits, outcome(matched))
     }
 
     /// Has it stored that a received message went to connections, or to a member of a share that a repetition may not choose again. Nothing
@@ -276,19 +268,30 @@ impl Worker {
         self.propose(session, group, command, Op::Routed);
     }
 
-    /// Leaves a message for another node; whether its acknowledgement waits for that node.
-    fn forward(
+    /// Leaves a message for another node; how often its acknowledgement waits for that node.
+    pub(super) fn forward(
         &self,
         session: &mut Session,
         number: u64,
         message: &Arc<Message>,
+        stamp: Option<&Stamp>,
         NodeTarget { node, everyone, shares }: NodeTarget,
-    ) -> bool {
-        let done = match message.qos {
-            QoS::AtMostOnce => None,
-            QoS::AtLeastOnce | QoS::ExactlyOnce => self.pend(session, Op::Forwarded { publish: number }),
+    ) -> u16 {
+        let mut waits = 0;
+        let mut pend = |shared| {
+            let op = Op::Forwarded { publish: number, shared };
+            let waiter = (message.qos > QoS::AtMostOnce).then(|| self.pend(session, op)).flatten();
+            waits += u16::from(waiter.is_some());
+            waiter
         };
-        let waits = done.is_some();
+        let done = if everyone { pend(None) } else { None };
+        let of_share = |left: Left| {
+            let filter = Arc::clone(&left.filter);
+            let (message, stamp, place) = (Arc::clone(message), stamp.cloned(), Place::Node(node));
+            let done = pend(Some(Box::new(SharedMessage { message, stamp, left, place })));
+            ForwardedShare { filter, done }
+        };
+        let shares = shares.into_iter().map(of_share).collect();
         let publisher = Some(session.subscriber.key.clone());
         let forward = Forward { message: Arc::clone(message), publisher, everyone, shares, done };
         self.batch.borrow_mut().forward(node, forward);

@@ -221,6 +221,13 @@ impl Publishes {
         self.prepared(number);
     }
 
+    /// Another member of a share is to take it: there are more commits to wait for.
+    pub(super) fn also_waits(&mut self, number: u64, waits: u16) {
+        if let Some(item) = self.item(number) {
+            item.waits += waits;
+        }
+    }
+
     /// PUBREL came; whether it has to wait because the PUBREC of a publish under way goes first.
     pub(super) fn release_early(&mut self, packet_id: u16) -> bool {
         let exchange = self.exactly_once.get_mut(&packet_id);

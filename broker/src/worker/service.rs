@@ -16,7 +16,7 @@ use super::fanout::Fanout;
 use super::inbox::{cancel, is_expired, remaining_sec};
 use super::mail::{Arrival, Mail, Parcel, token_link};
 use crate::metrics::{CloseReason, DropReason};
-use crate::route::{Foreign, Outgoing, PartyId, Shape, select_foreign, select_local, select_own};
+use crate::route::{Foreign, Outgoing, PartyId, Shape, Tried, select_foreign, select_local, select_own};
 use crate::usecase::DisconnectInput;
 
 /// Unread completions are bounded by the scopes that produced them; new work is bounded by these.
@@ -305,7 +305,8 @@ impl Worker {
             shares: &arrival.shares,
         };
         select_foreign(&plan, &outgoing, &foreign, &mut fanout);
-        fanout.pass_arrival(arrival);
+        self.pass_on_here(&mut fanout, message, &arrival.taken);
+        fanout.pass_arrival(arrival.publisher.as_ref(), &arrival.taken);
     }
 
     /// A message of another worker, for connections of this one.
@@ -335,7 +336,19 @@ impl Worker {
                 identifiers: &target.identifiers,
                 share: target.share.as_ref(),
             };
+            fanout.follow(target.tried.as_deref().unwrap_or(&Tried::default()));
             fanout.deliver(target.link, shape);
+        }
+        match &parcel.taken {
+            Some(taken) => {
+                self.pass_on_here(&mut fanout, message, taken);
+                fanout.pass_arrival(parcel.foreign.as_ref(), taken);
+            }
+            None => {
+                while let Some(left) = fanout.take_left() {
+                    self.publisher.pass_on(message, None, &left);
+                }
+            }
         }
     }
 }

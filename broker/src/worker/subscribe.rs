@@ -174,12 +174,13 @@ impl Worker {
             _ => {
                 let new = self.shared.router.subscribe(&session.subscriber, &ticket.granted);
                 let number = self.shared.router.announced();
-                if ticket.granted.is_empty() || self.shared.forwarding.is_confirmed(number) {
+                let has_share = ticket.granted.iter().any(|(filter, _)| filter.share().is_some());
+                if ticket.granted.is_empty() || self.shared.forwarding.is_confirmed(number, has_share) {
                     return self.subscribed(session, &ticket, &new, out);
                 }
                 // Not there only when fenced: then nobody is answered either.
                 if let Some(waiter) = self.pend(session, Op::Announced(Box::new((ticket, new)))) {
-                    self.shared.forwarding.confirm(number, waiter.port, waiter.token);
+                    self.shared.forwarding.confirm(number, has_share, waiter);
                 }
             }
         }

@@ -6,20 +6,19 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use session::id::Key;
 use session::lifecycle::{Append, Command, Conflict, Reply, Stamp, WillKey, WillRow};
-use session::message::Message;
-use storage::{Done, Proposal};
+use session::message::{Message, QoS};
+use storage::{CompletionPort, Done, Proposal, StorageError};
 use tokio::sync::oneshot;
 
 use super::mail::Parcel;
-use crate::forward::Forward;
+use super::share::{Place, SharedMessage, is_missing, shared_append};
+use crate::forward::{Forward, ForwardedShare, Waiter};
 use crate::metrics::DropReason;
-use crate::route::{PartyId, Route, stamp_hash};
+use crate::route::{Left, PartyId, Route, SharedTarget, Tried, stamp_hash};
 use crate::shared::Shared;
 use crate::usecase::heritage::{HandOn, Heirs, NotHandedOn};
 use crate::usecase::will::{NotPublished, PublishFuture, WillPublisher};
 
-/// Members of a share that are tried, should they end one by one while a message is handed on.
-const MEMBERS_TRIED_MAX: usize = 16;
 /// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
 const KEPT_MAX: usize = 4_096;
 
@@ -62,6 +61,10 @@ impl SystemPublisher {
         let mut route = self.shared.router.route(message, party, queue_qos0_offline, hash);
         let mut replies = Vec::new();
         let mut retained = None;
+        let shared: Vec<_> = std::mem::take(&mut route.shared)
+            .into_iter()
+            .map(|target| self.give(message, Some(&stamp), Tried::default(), target))
+            .collect();
         for (group, targets) in std::mem::take(&mut route.durable) {
             let append = Append { message: Message::clone(message), stamp: Some(stamp.clone()), targets };
             replies.push(self.propose(group, Command::Append(Box::new(append))));
@@ -72,7 +75,11 @@ impl SystemPublisher {
             retained = Some(self.propose(group, retain));
         }
         self.keep(message, route);
+        let publisher = self.clone();
         Box::pin(async move {
+            for given in shared {
+                publisher.see_to(Some(given)).await.map_err(|_| NotPublished)?;
+            }
             for reply in replies {
                 match reply.await {
                     Ok(Ok(reply)) if !matches!(reply, Reply::Conflict(_)) => {}
@@ -91,22 +98,40 @@ impl SystemPublisher {
         })
     }
 
-    /// Gives a message that a member of the shared subscription `filter` left to the next one; nobody waits for it.
-    pub(super) fn pass_on(&self, filter: &str, message: &Arc<Message>) {
-        let mut route = self.shared.router.route_shared(filter, message, None);
-        for (group, targets) in std::mem::take(&mut route.durable) {
-            let append = Append { message: Message::clone(message), stamp: None, targets };
-            let command = Command::Append(Box::new(append));
-            self.shared.store.propose(group, vec![Proposal { command, done: Done::Nobody }]);
+    /// Gives a message that a member of a shared subscription left, or could not take, to the next one; nobody waits for it.
+    pub(super) fn pass_on(&self, message: &Arc<Message>, stamp: Option<&Stamp>, left: &Left) {
+        let mut route = self.shared.router.route_shared(left, message, stamp.map(stamp_hash));
+        if !route.matched && left.tried.is_full() {
+            self.shared.metrics.control().dropped(DropReason::OutboxFull, 1);
         }
-        self.send(message, None, route);
+        for target in std::mem::take(&mut route.shared) {
+            let command = shared_append(message, stamp, &target);
+            let place = Place::Inbox(target.group, target.target.lifetime);
+            let Waiter { port, token } = self.next(message, stamp, left, place);
+            let done = Done::Port { port, token };
+            self.shared.store.propose(target.group, vec![Proposal { command, done }]);
+        }
+        self.send_behind(message, None, route, Some((stamp, &left.tried)));
+    }
+
+    /// The same for one whose member turned out not to be there.
+    pub(super) fn pass_over(&self, mut shared: SharedMessage) {
+        shared.pass_over(&self.shared.router);
+        self.pass_on(&shared.message, shared.stamp.as_ref(), &shared.left);
+    }
+
+    /// Passes the message on should the member at `place` not be there.
+    fn next(&self, message: &Arc<Message>, stamp: Option<&Stamp>, left: &Left, place: Place) -> Waiter {
+        let (message, stamp, left) = (Arc::clone(message), stamp.cloned(), left.clone());
+        let waiting = Mutex::new(Some(SharedMessage { message, stamp, left, place }));
+        Waiter { port: Arc::new(Next { shared: self.shared.clone(), waiting }), token: 0 }
     }
 
     fn propose(
         &self,
         group: storage::GroupId,
         command: Command,
-    ) -> oneshot::Receiver<Result<Reply, Arc<storage::StorageError>>> {
+    ) -> oneshot::Receiver<Result<Reply, Arc<StorageError>>> {
         let (sender, receiver) = oneshot::channel();
         self.shared.store.propose(group, vec![Proposal { command, done: Done::Once(sender) }]);
         receiver
@@ -122,7 +147,18 @@ impl SystemPublisher {
 
     /// `publisher`: whose it is, for No Local.
     fn send(&self, message: &Arc<Message>, publisher: Option<&Arc<Key>>, route: Route) {
-        self.send_to_nodes(message, publisher, &route.nodes);
+        self.send_behind(message, publisher, route, None);
+    }
+
+    /// `passed_on`: what is known of a message that other members of its share could not take.
+    fn send_behind(
+        &self,
+        message: &Arc<Message>,
+        publisher: Option<&Arc<Key>>,
+        route: Route,
+        passed_on: Option<(Option<&Stamp>, &Tried)>,
+    ) {
+        self.send_to_nodes(message, publisher, &route.nodes, passed_on);
         let mut parcels: Vec<(u16, Parcel)> =
             route.workers.iter().map(|worker| (*worker, parcel(message, publisher, true))).collect();
         for target in route.live {
@@ -148,17 +184,26 @@ impl SystemPublisher {
         message: &Arc<Message>,
         publisher: Option<&Arc<Key>>,
         nodes: &[(u64, Option<Arc<str>>)],
+        passed_on: Option<(Option<&Stamp>, &Tried)>,
     ) {
+        let nobody = Tried::default();
+        let (stamp, tried) = passed_on.unwrap_or((None, &nobody));
         for (at, (node, _)) in nodes.iter().enumerate() {
             if nodes[..at].iter().any(|(earlier, _)| earlier == node) {
                 continue;
             }
             let of_node = || nodes.iter().filter(|(other, _)| other == node);
+            let of_share = |filter: &Arc<str>| {
+                let left = Left { filter: Arc::clone(filter), tried: tried.clone() };
+                let done = (message.qos > QoS::AtMostOnce)
+                    .then(|| self.next(message, stamp, &left, Place::Node(*node)));
+                ForwardedShare { filter: Arc::clone(filter), done }
+            };
             let forward = Forward {
                 message: Arc::clone(message),
                 publisher: publisher.map(|key| Key::clone(key)),
                 everyone: of_node().any(|(_, share)| share.is_none()),
-                shares: of_node().filter_map(|(_, share)| share.clone()).collect(),
+                shares: of_node().filter_map(|(_, share)| share.as_ref()).map(of_share).collect(),
                 done: None,
             };
             let dropped = self.shared.forwarding.send(*node, vec![forward]);
@@ -196,45 +241,78 @@ impl WillPublisher for SystemPublisher {
 
 impl SystemPublisher {
     /// Gives the message to the next member: at once to a connection, with an append to an inbox, whose reply is returned.
-    fn hand_to_next(&self, filter: &str, message: &Arc<Message>, stamp: Option<&Stamp>) -> Option<Handed> {
-        let mut route = self.shared.router.route_shared(filter, message, stamp.map(stamp_hash));
-        let Some((group, targets)) = route.durable.pop() else {
-            self.send(message, None, route);
+    fn give_to_next(&self, message: &Arc<Message>, stamp: Option<&Stamp>, left: Left) -> Option<Given> {
+        let mut route = self.shared.router.route_shared(&left, message, stamp.map(stamp_hash));
+        let Some(target) = route.shared.pop() else {
+            self.send_behind(message, None, route, Some((stamp, &left.tried)));
             return None;
         };
-        let lifetime = targets.first()?.lifetime;
-        let append = Append { message: Message::clone(message), stamp: stamp.cloned(), targets };
-        let reply = self.propose(group, Command::Append(Box::new(append)));
-        Some(Handed { group, lifetime, reply })
+        Some(self.give(message, stamp, left.tried, target))
+    }
+
+    fn give(
+        &self,
+        message: &Arc<Message>,
+        stamp: Option<&Stamp>,
+        tried: Tried,
+        target: SharedTarget,
+    ) -> Given {
+        let reply = self.propose(target.group, shared_append(message, stamp, &target));
+        let place = Place::Inbox(target.group, target.target.lifetime);
+        let left = Left { filter: target.filter, tried };
+        let shared = SharedMessage { message: Arc::clone(message), stamp: stamp.cloned(), left, place };
+        Given { shared, reply }
+    }
+
+    /// Returns when the append to a member that is there is committed, or there is no such member.
+    async fn see_to(&self, mut given: Option<Given>) -> Result<(), NotHandedOn> {
+        while let Some(Given { mut shared, reply }) = given {
+            match reply.await {
+                // That member ended too: the next one.
+                Ok(Ok(reply)) if is_missing(&reply) => {
+                    shared.pass_over(&self.shared.router);
+                    let SharedMessage { message, stamp, left, .. } = shared;
+                    if left.tried.is_over() {
+                        return Err(NotHandedOn);
+                    }
+                    given = self.give_to_next(&message, stamp.as_ref(), left);
+                }
+                Ok(Ok(Reply::Appended { .. })) => return Ok(()),
+                _ => return Err(NotHandedOn),
+            }
+        }
+        Ok(())
     }
 }
 
 /// An append to the inbox of a share's member that was proposed.
-struct Handed {
-    group: storage::GroupId,
-    lifetime: u64,
-    reply: oneshot::Receiver<Result<Reply, Arc<storage::StorageError>>>,
+struct Given {
+    shared: SharedMessage,
+    reply: oneshot::Receiver<Result<Reply, Arc<StorageError>>>,
+}
+
+/// Passes a message on when its member was not there.
+#[derive(Debug)]
+struct Next {
+    shared: Arc<Shared>,
+    waiting: Mutex<Option<SharedMessage>>,
+}
+
+impl CompletionPort for Next {
+    fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
+        let missing = batch.iter().any(|(_, reply)| reply.as_ref().is_ok_and(is_missing));
+        let Some(message) = self.waiting.lock().take().filter(|_| missing) else { return };
+        let publisher = SystemPublisher::new(self.shared.clone());
+        // Not on the thread that applies.
+        self.shared.workers.spawn(async move { publisher.pass_over(message) });
+    }
 }
 
 impl Heirs for SystemPublisher {
     fn hand_on(&self, filter: Arc<str>, message: Arc<Message>, stamp: Option<Stamp>) -> HandOn {
-        let publisher = Self::new(self.shared.clone());
-        let mut handed = self.hand_to_next(&filter, &message, stamp.as_ref());
-        Box::pin(async move {
-            for _ in 0..MEMBERS_TRIED_MAX {
-                let Some(Handed { group, lifetime, reply }) = handed else { return Ok(()) };
-                match reply.await {
-                    // That member ended too: the next one.
-                    Ok(Ok(Reply::Appended { missing: 1, .. })) => {
-                        publisher.shared.router.forget_inbox(group, lifetime);
-                        handed = publisher.hand_to_next(&filter, &message, stamp.as_ref());
-                    }
-                    Ok(Ok(Reply::Appended { .. })) => return Ok(()),
-                    _ => return Err(NotHandedOn),
-                }
-            }
-            Err(NotHandedOn)
-        })
+        let publisher = self.clone();
+        let given = self.give_to_next(&message, stamp.as_ref(), Left::of(&filter));
+        Box::pin(async move { publisher.see_to(given).await })
     }
 }
 

@@ -9,7 +9,12 @@ use std::time::Duration;
 use broker::config::{Config, Sources};
 use broker::node::Node;
 use gateway::codec::{self, Packet, Publish, Version};
+use gateway::link::LinkId;
+use session::id::Key;
+use session::lifecycle::SubscriptionOptions;
 use session::message::QoS;
+use session::topic::TopicFilter;
+use storage::GroupId;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -27,6 +32,19 @@ pub async fn start(data_dir: &Path, settings: &[(&str, &str)]) -> Node {
     let flags = flags.iter().map(|(key, value)| ("--set".into(), (*key).into(), (*value).into())).collect();
     let config = Config::load(&Sources { file: None, environment: Vec::new(), flags }).unwrap().config;
     Node::start(&config).await.unwrap()
+}
+
+/// A member of a share as the routing knows it while its end is not noticed: at a place of this worker where no connection is, or with an
+/// inbox (group, lifetime) that is not there.
+pub fn gone_member(node: &Node, worker: u16, inbox: Option<(u16, u64)>, filter: &str) {
+    let router = &node.shared().router;
+    let client_id = format!("gone {worker} {inbox:?}").into();
+    let key = Key { namespace: "main".into(), client_id };
+    let member = router.open(&key, None, inbox.map(|(group, lifetime)| (GroupId(group), lifetime)));
+    router.attach(&member, LinkId { worker, slot: 9_999, serial: 1 });
+    let qos = QoS::ExactlyOnce;
+    let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
+    router.subscribe(&member, &[(TopicFilter::parse(filter).unwrap(), options)]);
 }
 
 /// What a client is sent, as far as these tests look at it.
