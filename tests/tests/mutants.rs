@@ -53,14 +53,14 @@ macro_rules! caught {
 }
 
 caught! {
-    p1_copied_directory: CopiedDirectory by 6,
+    p1_copied_directory: CopiedDirectory by 8,
     p1_attest_without_wait: AttestWithoutWait by 3,
     p1_attest_by_wall_clock: AttestByWallClock by 3,
     p1_lease_from_commit: LeaseFromCommit by 3,
     p2_skip_proof_after_lease: SkipProofAfterLease by 16,
     p2_skip_proof_on_error: SkipProofOnError by 2,
     p2_takeover_without_drain: TakeoverWithoutDrain by 1,
-    p3_follow_successor: FollowSuccessor by 37,
+    p3_follow_successor: FollowSuccessor by 53,
     p3_end_without_proof: EndWithoutProof by 1,
     p4_ack_before_commit: AckBeforeCommit by 1,
     p4_ack_before_sync: AckBeforeSync by 1,
