@@ -160,6 +160,11 @@ impl LogStore {
         }
     }
 
+    /// The last entry that was appended, durable or not.
+    pub(super) fn last_log_id(&self) -> Option<LogId> {
+        self.log.lock().last()
+    }
+
     /// Drops entries up to `upto` from memory, and from disk once the engine holds what they did.
     fn forget_upto(&self, upto: LogId) {
         let durable = {

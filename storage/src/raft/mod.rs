@@ -81,6 +81,7 @@ const ENTRIES_KEPT: u64 = 1_000;
 #[derive(Clone)]
 pub(crate) struct RaftGroup {
     raft: Raft,
+    log: LogStore,
     network: network::Network,
     pub(crate) machine: Arc<Machine>,
     pub(crate) intake: Arc<Intake>,
@@ -128,12 +129,12 @@ impl RaftGroup {
         let state_machine = machine::StateMachine { machine: Arc::clone(&machine), log: log.clone() };
         let node_id = start.boot.node_id;
         let network = network::Network { group: machine.group_id().0, peers: start.peers.clone() };
-        let raft = Raft::new(node_id, config, network.clone(), log, state_machine)
+        let raft = Raft::new(node_id, config, network.clone(), log.clone(), state_machine)
             .await
             .map_err(|error| unavailable(&error))?;
         let (intake, barrier, gate, incoming) =
             (Arc::default(), Arc::default(), Arc::default(), Arc::default());
-        let this = Self { raft, network, machine, intake, barrier, gate, incoming };
+        let this = Self { raft, log, network, machine, intake, barrier, gate, incoming };
         let is_new = !this.raft.is_initialized().await.map_err(|error| unavailable(&error))?;
         match start.formation {
             Formation::Alone if is_new => this.initialize(node_id).await?,
