@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::wire;
+
 /// Which broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -76,6 +78,8 @@ impl Broker {
             ]);
             broker.add(&own, more)?;
             let data = own.join("data");
+            // Written once the admin API listens, shortly behind the MQTT port.
+            until("the admin API listens", || data.join("admin.address").is_file())?;
             let mut command = Command::new(exactmq()?);
             match &first {
                 None => command.args(["cluster", "init", "--data-dir"]).arg(&data),
@@ -86,6 +90,9 @@ impl Broker {
                 bail!("node {id} is not in the cluster: {}", String::from_utf8_lossy(&output.stderr));
             }
             first.get_or_insert_with(|| peer.to_string());
+        }
+        for address in &broker.addresses {
+            until("a node serves clients", || accepts(*address).unwrap_or(false))?;
         }
         Ok(broker)
     }
@@ -159,6 +166,29 @@ impl Drop for Broker {
             let _ = node.wait();
         }
     }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        if Instant::now() > end {
+            bail!("not within 30 s: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Whether a client is let in.
+fn accepts(address: SocketAddr) -> Result<bool> {
+    let mut packet = Vec::new();
+    wire::connect("probe", true, &mut packet);
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.write_all(&packet)?;
+    let mut connack = [0; 4];
+    socket.read_exact(&mut connack)?;
+    Ok(connack[3] == 0)
 }
 
 fn free_port() -> Result<SocketAddr> {

@@ -183,7 +183,7 @@ impl Node {
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
         let stored = (clock.clone(), forget.clone() as Arc<dyn StoredRoutes>);
         let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), stored, &metrics));
-        let isolation = isolation(&boot, &owners, &boots, &store, (&clock, links.as_deref()));
+        let isolation = isolation(&boot, (&owners, &disconnects), &boots, &store, (&clock, links.as_deref()));
         let queues = open_queues(&boot, &store, &clock);
         let shared = Arc::new(Shared {
             boot,
@@ -548,7 +548,7 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(250);
 /// What this node can prove by itself, and what it may ask others.
 fn isolation(
     boot: &Boot,
-    owners: &Arc<Owners>,
+    (owners, disconnects): (&Arc<Owners>, &Arc<Disconnects>),
     boots: &Arc<Boots>,
     store: &Store,
     (clock, links): (&NodeClock, Option<&Links>),
@@ -558,6 +558,7 @@ fn isolation(
         node_id: boot.node_id,
         boot_id: boot.boot_id.clone(),
         owners: owners.clone(),
+        disconnects: disconnects.clone(),
         receipts: Arc::new(evidence),
     };
     let peers = links.map_or_else(ownerrpc::QuiesceClient::without_peers, Links::quiescence);

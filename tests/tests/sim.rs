@@ -33,6 +33,13 @@ fn p5_a_lost_batch_takes_no_effect_behind_what_came_after_it() {
     holds(1_796_007_519_000);
 }
 
+/// P6, [MQTT-3.14.4-3]: an End from another node comes behind a DISCONNECT that its owner's node could not record yet; in this seed the
+/// Will went out.
+#[test]
+fn p6_a_disconnect_that_is_not_recorded_yet_cancels_its_will() {
+    holds(1_796_016_323_253);
+}
+
 /// The same for seeds that nobody has seen; a failure prints its own.
 #[test]
 fn p1_to_p8_hold_for_fresh_seeds() {

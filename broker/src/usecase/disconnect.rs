@@ -220,6 +220,25 @@ impl Disconnects {
         Some(receiver)
     }
 
+    /// Returns once no DISCONNECT of `owner` waits to be recorded. It cancels the Will ([MQTT-3.14.4-3]), so whoever goes on with the
+    /// session, a successor or an End, must come behind it, on whatever node. An abnormal end is not waited for: who claims it decides.
+    ///
+    /// # Errors
+    /// Not recorded at `deadline`.
+    pub async fn goodbye_recorded(&self, owner: &Owner, deadline: Tick) -> Result<(), Late> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut intents = self.intents.lock();
+            let said = |input: DisconnectInput| input.normal && !self.owners.lapsed_at(input.observed);
+            let waits = |intent: &&mut Intent| intent.owner == *owner && intent.input.is_some_and(said);
+            let Some(intent) = intents.get_mut(&owner.connection_id).filter(waits) else { return Ok(()) };
+            intent.waiters.push(sender);
+        }
+        self.advance(owner.connection_id);
+        // Without a sender it was replaced.
+        tokio::time::timeout(self.clock.until(deadline), receiver).await.map(drop).map_err(|_| Late)
+    }
+
     /// Ends that are not recorded yet.
     #[must_use]
     pub fn pending(&self) -> usize {

@@ -11,6 +11,7 @@ use session::id::Owner;
 use session::time::Tick;
 use tokio::time::Instant;
 
+use super::disconnect::Disconnects;
 use crate::clock::NodeClock;
 use crate::metrics::{ControlRecorder, IsolationOutcome};
 pub use crate::owners::IsolationError;
@@ -69,6 +70,7 @@ pub struct LocalIsolation {
     pub node_id: u64,
     pub boot_id: Arc<str>,
     pub owners: Arc<Owners>,
+    pub disconnects: Arc<Disconnects>,
     pub receipts: Arc<dyn Receipts>,
 }
 
@@ -81,7 +83,10 @@ impl Isolation for LocalIsolation {
             }
             if owner.boot_id == self.boot_id {
                 // The live registry alone: an error of it is never repaired by a receipt (owner spec §10.3).
-                return self.owners.quiesce(owner, deadline).await;
+                self.owners.quiesce(owner, deadline).await?;
+                // A DISCONNECT is admitted work too.
+                let recorded = self.disconnects.goodbye_recorded(owner, deadline).await;
+                return recorded.map_err(|_| IsolationError::Deadline);
             }
             if self.receipts.covers(owner) { Ok(()) } else { Err(IsolationError::Unproved) }
         })

@@ -130,6 +130,7 @@ impl Bench {
             node_id: rows.boot.node_id,
             boot_id: rows.boot.boot_id.clone(),
             owners: owners.clone(),
+            disconnects: disconnects.clone(),
             receipts: Arc::new(NoReceipts),
         };
         let bench = Arc::new(Self {

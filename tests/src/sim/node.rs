@@ -209,6 +209,7 @@ impl Node {
             node_id,
             boot_id: boot.boot_id.clone(),
             owners: owners.clone(),
+            disconnects: disconnects.clone(),
             receipts: proofs.clone(),
         };
         let peers = QuiesceClient::new(Arc::new(Asks(calls.clone())));
