@@ -13,8 +13,11 @@ use crate::node::ask;
 use super::{Field, Link, Seen, Who};
 
 const BACKOFF: Duration = Duration::from_millis(100);
-/// How long a reader waits for a retained message, and for the end of a socket.
+/// How long a client waits for a SUBACK, and for the end of a socket.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a reader waits for a retained message. A broker that lost a leader looks twice for another one, 3 s each, before it closes the
+/// connection: silence says nothing until then.
+const RETAINED_PATIENCE: Duration = Duration::from_secs(10);
 
 fn any_node(field: &Field, random: &mut StdRng) -> u8 {
     random.random_range(1..=u8::try_from(field.nodes.len()).expect("a few nodes"))
@@ -92,7 +95,7 @@ impl Reader {
         if !link.subscribe(&[self.stream], 0, PATIENCE) {
             return;
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + RETAINED_PATIENCE;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let number = match link.poll(left) {
