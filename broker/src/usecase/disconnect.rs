@@ -229,9 +229,9 @@ impl Disconnects {
         let (sender, receiver) = oneshot::channel();
         {
             let mut intents = self.intents.lock();
-            let said = |input: DisconnectInput| input.normal && !self.owners.lapsed_at(input.observed);
-            let waits = |intent: &&mut Intent| intent.owner == *owner && intent.input.is_some_and(said);
+            let waits = |intent: &&mut Intent| intent.owner == *owner && self.is_normal(intent);
             let Some(intent) = intents.get_mut(&owner.connection_id).filter(waits) else { return Ok(()) };
+            intent.waiters.retain(|waiter| !waiter.is_closed());
             intent.waiters.push(sender);
         }
         self.advance(owner.connection_id);
@@ -343,6 +343,12 @@ impl Disconnects {
         let key = command.owner.key.clone();
         let done = Done::Port { port: me, token: connection_id };
         self.proposer.propose(&key, Command::Disconnect(Box::new(command)), done);
+    }
+
+    /// Whether the end is recorded as one without a Will.
+    fn is_normal(&self, intent: &Intent) -> bool {
+        let in_time = |input: DisconnectInput| intent.refused || !self.owners.lapsed_at(input.observed);
+        intent.input.is_some_and(|input| input.normal && in_time(input))
     }
 
     /// An end that was seen after the boot lease ran out is recorded as abnormal, at the lease end (owner spec §7.4).

@@ -59,6 +59,8 @@ struct State {
     undecided: Vec<Done>,
     /// The proposer sleeps and has to be woken.
     idle: bool,
+    /// Who waited behind a lost batch is being told: until all know, nothing is taken, or it would stand before what they repeat.
+    gives_up: bool,
     closed: Option<Arc<StorageError>>,
 }
 
@@ -118,10 +120,12 @@ impl Intake {
         let waiting = {
             let mut state = self.state.lock();
             state.bytes = 0;
+            state.gives_up = true;
             state.undecided.extend(undecided);
             std::mem::take(&mut state.waiting)
         };
         refuse(waiting.into_iter().map(|proposal| proposal.done).collect(), error);
+        self.state.lock().gives_up = false;
     }
 
     /// The next log entry; `None` when closed.
@@ -155,7 +159,7 @@ impl State {
         if let Some(error) = &self.closed {
             return Some(Arc::clone(error));
         }
-        if behind {
+        if behind || self.gives_up {
             return Some(Arc::new(StorageError::Unavailable("a change before it was lost".to_owned())));
         }
         let full = self.bytes.saturating_add(bytes) > WAITING_BYTES_MAX && !self.waiting.is_empty();
@@ -568,5 +572,33 @@ mod tests {
         assert_eq!((next.commands.len(), next.undecided.len()), (0, 1));
         intake.give_up(next.undecided, &Arc::new(StorageError::Unavailable("lost".to_owned())));
         assert_eq!(intake.next().await.expect("open").undecided.len(), 1);
+    }
+
+    /// Proposes something else while it is told of a loss, as a worker's other thread may.
+    #[derive(Debug)]
+    struct Hasty(std::sync::OnceLock<Arc<Intake>>, Mutex<usize>);
+
+    impl crate::port::CompletionPort for Hasty {
+        fn complete(&self, batch: Vec<(u64, Result<session::lifecycle::Reply, Arc<StorageError>>)>) {
+            *self.1.lock() += batch.len();
+            if let (Some(intake), true) = (self.0.get(), *self.1.lock() == 1) {
+                intake.submit(vec![Proposal { command: Command::Tidy, done: Done::Nobody }]);
+            }
+        }
+    }
+
+    /// [MQTT-4.6.0-6]: nothing gets in between a lost batch and those who waited behind it and are being told.
+    #[tokio::test]
+    async fn nothing_is_taken_while_a_loss_is_told() {
+        let (intake, port) =
+            (Arc::new(Intake::default()), Arc::new(Hasty(std::sync::OnceLock::new(), Mutex::new(0))));
+        port.0.set(Arc::clone(&intake)).unwrap();
+        let done = Done::Port { port: Arc::clone(&port) as _, token: 1 };
+        intake.submit(vec![Proposal { command: Command::Tidy, done }]);
+        intake.give_up(Vec::new(), &Arc::new(StorageError::Unavailable("lost".to_owned())));
+        assert_eq!(*port.1.lock(), 1);
+        assert!(intake.state.lock().waiting.is_empty(), "what came meanwhile was refused");
+        intake.submit(vec![Proposal { command: Command::Tidy, done: Done::Nobody }]);
+        assert_eq!(intake.state.lock().waiting.len(), 1);
     }
 }
