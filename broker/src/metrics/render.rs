@@ -146,10 +146,7 @@ impl Page<'_> {
                 &gauges.messages_resident_bytes,
             ),
         ];
-        for (name, help, gauge) in single {
-            self.head(name, help, "gauge");
-            self.line(format_args!("{name} {}", gauge.load(Ordering::Relaxed)));
-        }
+        self.single_gauges(&single);
         self.single_histogram(
             "exactmq_commit_seconds",
             "From a worker's proposal to the store until its reply.",
@@ -175,6 +172,14 @@ impl Page<'_> {
         }
     }
 
+    /// Name, help and value of each.
+    fn single_gauges(&mut self, gauges: &[(&str, &str, &AtomicU64)]) {
+        for (name, help, gauge) in gauges {
+            self.head(name, help, "gauge");
+            self.line(format_args!("{name} {}", gauge.load(Ordering::Relaxed)));
+        }
+    }
+
     fn queues(&mut self) {
         let gauges = &self.metrics.gauges;
         let single = [
@@ -189,10 +194,7 @@ impl Page<'_> {
                 &gauges.queue_reclaimable,
             ),
         ];
-        for (name, help, gauge) in single {
-            self.head(name, help, "gauge");
-            self.line(format_args!("{name} {}", gauge.load(Ordering::Relaxed)));
-        }
+        self.single_gauges(&single);
         self.gauges::<LeaseLabel>("exactmq_leases", "Leases of the queue layer.", "state", &gauges.leases);
         self.gauges::<StandingLabel>(
             "exactmq_lease_holds",

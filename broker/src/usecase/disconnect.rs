@@ -347,13 +347,17 @@ impl Disconnects {
 
     /// Whether the end is recorded as one without a Will.
     fn is_normal(&self, intent: &Intent) -> bool {
-        let in_time = |input: DisconnectInput| intent.refused || !self.owners.lapsed_at(input.observed);
-        intent.input.is_some_and(|input| input.normal && in_time(input))
+        intent.input.is_some_and(|input| input.normal && !self.is_late(input, intent.refused))
+    }
+
+    /// Whether the end was seen after the boot lease ran out. One that was refused never served.
+    fn is_late(&self, input: DisconnectInput, refused: bool) -> bool {
+        !refused && self.owners.lapsed_at(input.observed)
     }
 
     /// An end that was seen after the boot lease ran out is recorded as abnormal, at the lease end (owner spec §7.4).
     fn command(&self, owner: Owner, input: DisconnectInput, refused: bool) -> Disconnect {
-        let late = !refused && self.owners.lapsed_at(input.observed);
+        let late = self.is_late(input, refused);
         let lease_until = self.owners.lease_until_ms();
         let kind = if input.normal && !late { DisconnectKind::Normal } else { DisconnectKind::WithWill };
         Disconnect {
