@@ -201,6 +201,16 @@ impl History {
         lines
     }
 
+    /// The last CONNECTs and SUBACKs of the session of a violation before it.
+    #[must_use]
+    pub fn before(&self, violation: &Violation) -> String {
+        let until = self.events.iter().filter(|event| event.at <= violation.at);
+        let own = until.filter(|event| event.session == violation.session);
+        let frame = own.filter(|event| matches!(event.what, What::Connect { .. } | What::Subscribed { .. }));
+        let frame: Vec<String> = frame.map(|event| format!("{event:?}\n")).collect();
+        frame[frame.len().saturating_sub(6)..].concat()
+    }
+
     /// Every event about one message.
     #[must_use]
     pub fn of_message(&self, wanted: Message) -> String {

@@ -173,7 +173,7 @@ pub fn account(history: &History, found: &[Violation], limit: usize) -> String {
         let lines: Vec<&str> = slice.lines().collect();
         let middle = lines.len() / 2;
         let near = lines[middle.saturating_sub(30)..lines.len().min(middle + 30)].join("\n");
-        text.push_str(&format!("\n{violation}\n{near}\n"));
+        text.push_str(&format!("\n{violation}\n{}{near}\n", history.before(violation)));
         let words = violation.says.split(|letter: char| !(letter.is_ascii_digit() || letter == ':'));
         for message in words.filter_map(|word| Message::parse(word.as_bytes())) {
             text.push_str(&history.of_message(message));

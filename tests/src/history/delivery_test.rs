@@ -50,6 +50,34 @@ fn p5_first_deliveries_out_of_order() {
     script.breaks(&["P5"]);
 }
 
+/// A live subscriber comes while messages of a publisher are on their way: the first of them passed before.
+#[test]
+fn p5_sent_again_what_passed_before_the_subscription() {
+    for (sent_again, from_the_start, broken) in
+        [(true, false, &[][..]), (false, false, &["P5"]), (true, true, &["P5"])]
+    {
+        let mut script = Script::new();
+        script.connect(PUBLISHER, 1_000, 1, false);
+        script.connect(LIVE, 1, 1, false);
+        if from_the_start {
+            script.subscribe(LIVE, 1, PLAIN);
+        }
+        let [first, second] = [1, 2].map(|number| Message { stream: PLAIN, number });
+        for message in [first, second] {
+            script.say(PUBLISHER, 1_000, What::Publish { message, dup: false });
+        }
+        if !from_the_start {
+            script.subscribe(LIVE, 1, PLAIN);
+        }
+        script.take(LIVE, 1, second, 1);
+        if sent_again {
+            script.say(PUBLISHER, 1_000, What::Publish { message: first, dup: true });
+        }
+        script.take(LIVE, 1, first, 2);
+        script.breaks(broken);
+    }
+}
+
 #[test]
 fn p5_redelivery_after_newer_messages_on_one_connection() {
     let mut script = subscribed(PLAIN);

@@ -60,6 +60,8 @@ pub(super) struct Publication {
     pub(super) asked: Micros,
     /// How many were sent.
     pub(super) times: u32,
+    /// When the second one was sent.
+    pub(super) repeated: Option<Micros>,
     /// When the first acknowledgement was read.
     pub(super) acknowledged: Option<Micros>,
 }
@@ -115,8 +117,12 @@ impl<'a> Index<'a> {
     fn publication(&mut self, event: &Event) {
         match event.what {
             What::Publish { message, .. } => {
-                let first = Publication { asked: event.at, times: 0, acknowledged: None };
-                self.messages.entry(message).or_insert(first).times += 1;
+                let first = Publication { asked: event.at, times: 0, repeated: None, acknowledged: None };
+                let publication = self.messages.entry(message).or_insert(first);
+                publication.times += 1;
+                if publication.times == 2 {
+                    publication.repeated = Some(event.at);
+                }
             }
             What::Acknowledged { message, .. } => {
                 if let Some(publication) = self.messages.get_mut(&message) {
