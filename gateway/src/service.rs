@@ -150,6 +150,12 @@ pub trait Service: Sized + 'static {
     /// Called about four times a second.
     fn tick(self: &Rc<Self>) {}
 
+    /// Whether nothing that was taken from clients is still under way. A worker that stops waits for it, within its time, once its
+    /// connections are gone.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
     /// Monotonic now, read once per turn by the driver.
     fn now(&self) -> Tick;
 

@@ -420,7 +420,7 @@ async fn requests_that_cannot_be_read_are_refused() {
     let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
     let store = net.start(dir.path(), 1, "boot-1", Formation::Alone).await;
     for request in
-        [&b""[..], b"\x01", b"\x02\x00\x00", b"\x01\xff\xff\xff\xff\xff", b"\x01\x00\x05\x00trailing"]
+        [&b""[..], b"\x02", b"\x01\x00\x00", b"\x02\xff\xff\xff\xff\xff", b"\x02\x00\x05\x00trailing"]
     {
         let answer = store.serve_peer(request).await;
         assert!(!answer.is_empty());

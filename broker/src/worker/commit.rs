@@ -13,6 +13,7 @@ use storage::{Done, GroupId, Proposal, StorageError};
 
 use super::Worker;
 use super::client::{Event, Post, Session};
+use super::mail::Source;
 use super::share::{SharedMessage, is_missing};
 use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
 use crate::forward::Waiter;
@@ -75,12 +76,29 @@ pub(super) struct Pending {
     proposed: Tick,
 }
 
+impl Pending {
+    /// Whether it may still have an effect when it is not waited for any more.
+    fn is_uncertain(&self) -> bool {
+        self.group.is_some() || matches!(self.op, Op::Decided | Op::Forwarded { .. })
+    }
+}
+
 /// A command that came back.
 #[derive(Debug)]
 pub(super) struct Committed {
     op: Op,
     reply: Result<Reply, Arc<StorageError>>,
     scope: Rc<Scope>,
+}
+
+/// A worker that ends proves nothing of what is still under way: those owners stay held, and the boot writes no receipt (P5).
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let pending = self.pending.get_mut().drain().filter(Pending::is_uncertain);
+        for scope in pending.map(|pending| pending.scope).chain(self.undecided.get_mut().drain(..)) {
+            std::mem::forget(scope);
+        }
+    }
 }
 
 impl Worker {
@@ -97,16 +115,22 @@ impl Worker {
         self.wait(session, op, None)
     }
 
+    /// Whether nothing is under way that may still have an effect.
+    pub(super) fn has_no_uncertain(&self) -> bool {
+        !self.pending.borrow().iter().any(|(_, pending)| pending.is_uncertain())
+    }
+
     fn wait(&self, session: &mut Session, op: Op, group: Option<GroupId>) -> Option<Waiter> {
         let scope = session.scopes.share()?;
         let post = Rc::clone(&session.post);
         let pending = Pending { post, op, group, scope, proposed: self.now.get() };
         let token = self.pending.borrow_mut().insert(pending);
-        Some(self.waiter(token))
+        Some(self.waiter(group, token))
     }
 
-    fn waiter(&self, token: usize) -> Waiter {
-        Waiter { port: Arc::clone(&self.port) as Arc<dyn storage::CompletionPort>, token: token as u64 }
+    fn waiter(&self, group: Option<GroupId>, token: usize) -> Waiter {
+        let port = group.map_or(&self.port, |group| &self.ports[usize::from(group.0)]);
+        Waiter { port: Arc::clone(port) as Arc<dyn storage::CompletionPort>, token: token as u64 }
     }
 
     /// The fate of a command of this owner is unknown: the client repeats it elsewhere, and it may still take effect. The scope stays open,
@@ -116,17 +140,18 @@ impl Worker {
         let (post, scope, proposed) = (Rc::clone(post), Rc::clone(scope), self.now.get());
         let pending = Pending { post, op: Op::Decided, group: None, scope, proposed };
         let token = self.pending.borrow_mut().insert(pending);
-        let Waiter { port, token } = self.waiter(token);
+        let Waiter { port, token } = self.waiter(None, token);
         self.shared.store.decide(group, Done::Port { port, token });
     }
 
-    /// Replies came back from the store.
-    pub(super) fn committed(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
-        let has_errors = batch.iter().any(|(_, reply)| reply.is_err());
-        if has_errors {
-            // What was collected in ignorance of the loss is refused like what waited behind it.
+    /// Replies came back.
+    pub(super) fn committed(&self, source: Source, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
+        if let Source::Group(group) = source
+            && batch.iter().any(|(_, reply)| reply.is_err())
+        {
+            // What was collected for the group in ignorance of the loss is refused like what waited behind it.
             self.flush();
-            self.port.caught_up();
+            self.ports[usize::from(group.0)].caught_up();
         }
         for (token, reply) in batch {
             let pending =

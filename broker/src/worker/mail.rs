@@ -9,7 +9,7 @@ use session::id::Key;
 use session::lifecycle::Reply;
 use session::message::{Message, QoS};
 use smallvec::SmallVec;
-use storage::{CompletionPort, DeliveryPort, InboxEntry, Pushed, StorageError};
+use storage::{CompletionPort, DeliveryPort, GroupId, InboxEntry, Pushed, StorageError};
 use tokio::sync::watch;
 
 use super::retained::RetainedPage;
@@ -30,8 +30,8 @@ pub enum Mail {
     Deliver(Vec<Parcel>),
     /// Messages of other nodes, whose subscribers the worker chooses.
     Arrived(Vec<Arrival>),
-    /// Replies of committed commands, by token.
-    Committed(Vec<(u64, Result<Reply, Arc<StorageError>>)>),
+    /// Replies by token, of the commands of one group or of what else was waited for.
+    Committed(Source, Vec<(u64, Result<Reply, Arc<StorageError>>)>),
     /// Messages appended to inboxes whose sessions are connected here.
     Pushed(Vec<Pushed>),
     /// A page of an inbox that was behind.
@@ -249,18 +249,28 @@ impl CloseLinks for Workers {
     }
 }
 
-/// The way back from the store to one worker.
+/// What a reply comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Commands of this group, whose order a lost one breaks.
+    Group(GroupId),
+    /// Anything else: it has no order that an error could break.
+    Other,
+}
+
+/// The way back to one worker from the store, of one group or of what else it waits for: a loss in one group holds up nobody in another.
 #[derive(Debug)]
 pub(super) struct Port {
     worker: u16,
+    source: Source,
     workers: Arc<Workers>,
     /// Batches with errors that are on their way to the worker.
     errors: AtomicU64,
 }
 
 impl Port {
-    pub(super) fn new(worker: u16, workers: Arc<Workers>) -> Self {
-        Self { worker, workers, errors: AtomicU64::new(0) }
+    pub(super) fn new(worker: u16, source: Source, workers: Arc<Workers>) -> Self {
+        Self { worker, source, workers, errors: AtomicU64::new(0) }
     }
 
     /// The worker has taken in one batch with errors.
@@ -275,10 +285,10 @@ impl Port {
 
 impl CompletionPort for Port {
     fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
-        if batch.iter().any(|(_, reply)| reply.is_err()) {
+        if self.source != Source::Other && batch.iter().any(|(_, reply)| reply.is_err()) {
             self.errors.fetch_add(1, Ordering::AcqRel);
         }
-        self.send(Mail::Committed(batch));
+        self.send(Mail::Committed(self.source, batch));
     }
 
     fn is_behind(&self) -> bool {
@@ -342,6 +352,22 @@ mod tests {
             assert_eq!(large.len(), 1);
             assert_eq!(keep_what_fits(&mut large, 1).1, 1);
         }
+    }
+
+    /// P2: a loss in one group, or of what has no order, refuses nothing that is proposed to another group.
+    #[tokio::test]
+    async fn a_loss_is_told_to_its_own_group_only() {
+        let workers = Arc::new(Workers::new(1));
+        let port = |source| Port::new(0, source, workers.clone());
+        let lost = || Err(Arc::new(StorageError::Unavailable("lost".to_owned())));
+        let (one, other) = (port(Source::Group(GroupId(1))), port(Source::Group(GroupId(2))));
+        one.complete(vec![(1, lost())]);
+        assert!(one.is_behind() && !other.is_behind());
+        one.caught_up();
+        assert!(!one.is_behind());
+        let anything = port(Source::Other);
+        anything.complete(vec![(1, lost())]);
+        assert!(!anything.is_behind());
     }
 
     #[test]

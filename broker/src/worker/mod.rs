@@ -37,6 +37,7 @@ use hashbrown::{HashMap, HashSet};
 use session::owner::Scope;
 use session::time::{Millis, Tick};
 use slab::Slab;
+use storage::GroupId;
 
 use crate::metrics::WorkerRecorder;
 use crate::route::{Plan, PlanCache, Readers, SnapshotCache};
@@ -51,7 +52,7 @@ pub use system::SystemPublisher;
 
 use batch::Batch;
 use commit::Pending;
-use mail::Port;
+use mail::{Port, Source};
 
 /// The broker as one worker's connections see it.
 #[derive(Debug)]
@@ -60,7 +61,9 @@ pub struct Worker {
     shared: Arc<Shared>,
     options: Arc<Options>,
     links: Rc<Links<Event>>,
-    /// How commits and appended messages come back to this worker.
+    /// How commits come back to this worker, by group.
+    ports: Box<[Arc<Port>]>,
+    /// How appended messages, and what else is waited for, come back.
     port: Arc<Port>,
     routes: RefCell<Routes>,
     /// Commands that were proposed and not answered, by token.
@@ -105,7 +108,10 @@ impl Worker {
             id,
             options: Arc::clone(&shared.options),
             links: Rc::clone(&context.links),
-            port: Arc::new(Port::new(id, Arc::clone(&workers))),
+            ports: (0..shared.store.groups())
+                .map(|group| Arc::new(Port::new(id, Source::Group(GroupId(group)), Arc::clone(&workers))))
+                .collect(),
+            port: Arc::new(Port::new(id, Source::Other, Arc::clone(&workers))),
             routes: RefCell::new(Routes {
                 reader: shared.router.reader(),
                 readers: shared.router.readers(),

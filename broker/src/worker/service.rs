@@ -43,6 +43,10 @@ impl Service for Worker {
         self.flush();
     }
 
+    fn is_settled(&self) -> bool {
+        self.has_no_uncertain()
+    }
+
     fn tick(self: &Rc<Self>) {
         self.read_clock();
         self.housekeep();
@@ -266,7 +270,7 @@ impl Worker {
                     self.deliver_arrival(&arrival);
                 }
             }
-            Mail::Committed(batch) => self.committed(batch),
+            Mail::Committed(source, batch) => self.committed(source, batch),
             Mail::Pushed(batch) => {
                 for pushed in batch {
                     let link = token_link(self.id, pushed.token);

@@ -21,7 +21,7 @@ use crate::service::Service;
 
 /// How often deadlines are looked at; a keep alive ends at most this much late.
 const TIMER_PERIOD: Duration = Duration::from_millis(250);
-/// How often a stopping worker looks whether its last connection is gone.
+/// How often a stopping worker looks whether its last connection is gone and what that one began is over.
 const DRAIN_PERIOD: Duration = Duration::from_millis(5);
 
 /// What a service is built from, on its own thread.
@@ -129,7 +129,7 @@ pub(super) fn run<S: Service>(
         let mut listeners = Listeners { number, controls, tasks: Vec::new() };
         let timeout = serve(&worker, &mut listeners, control).await;
         listeners.close().await;
-        drain(&links, timeout).await
+        drain(&*worker.service, &links, timeout).await
     })
 }
 
@@ -217,12 +217,12 @@ fn accept<S: Service>(worker: &Rc<Worker<S>>, incoming: Incoming) {
     }
 }
 
-async fn drain<E>(links: &Links<E>, timeout: Duration) -> usize {
+async fn drain<S: Service>(service: &S, links: &Links<S::Event>, timeout: Duration) -> usize {
     let request = CloseRequest { notice: Some(ReasonCode::ServerShuttingDown), reset: false };
     links.request_close_all(request);
     let mut period = tokio::time::interval(DRAIN_PERIOD);
     let deadline = tokio::time::Instant::now() + timeout;
-    while !links.is_empty() && tokio::time::Instant::now() < deadline {
+    while !(links.is_empty() && service.is_settled()) && tokio::time::Instant::now() < deadline {
         period.tick().await;
     }
     links.len()

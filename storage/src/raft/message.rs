@@ -13,7 +13,7 @@ use session::lifecycle::Batch;
 use super::{LogId, Types, Vote};
 
 /// The version of every request and answer. Nodes of another version are refused by name.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Envelope {

@@ -56,8 +56,11 @@ impl Proposed {
     pub(crate) fn lost(&self, error: &Arc<StorageError>) {
         // The first reason stays.
         let _ = self.0.failure.set(Arc::clone(error));
-        let waiters = std::mem::take(&mut *self.0.waiters.lock());
-        refuse(waiters, error);
+        {
+            // Told under the lock: whoever comes second goes on with the next batch, and by then the first ones must know.
+            let mut waiters = self.0.waiters.lock();
+            refuse(std::mem::take(&mut *waiters), error);
+        }
         self.0.settled.notify_one();
     }
 
@@ -136,4 +139,52 @@ fn answer(waiters: Vec<Done>, replies: impl Iterator<Item = Result<Reply, Arc<St
 /// Whether two ports are one object.
 fn same(a: &Arc<dyn CompletionPort>, b: &Arc<dyn CompletionPort>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use session::id::Boot;
+    use session::time::Millis;
+
+    use super::*;
+
+    /// A port whose owner is told slowly; it lets somebody else learn of the same loss meanwhile.
+    #[derive(Debug)]
+    struct Slow {
+        entered: Sender<()>,
+        second_went_on: Mutex<Receiver<()>>,
+    }
+
+    impl CompletionPort for Slow {
+        fn complete(&self, _batch: Vec<Answered>) {
+            self.entered.send(()).expect("the test waits");
+            let early = self.second_went_on.lock().recv_timeout(Duration::from_millis(50));
+            assert!(early.is_err(), "who lost the batch too went on while its proposer did not know");
+        }
+    }
+
+    /// P5: a batch that is lost in two ways at once (a snapshot, and its answer) is lost to nobody's surprise: both return when it was told.
+    #[test]
+    fn who_loses_a_batch_second_waits_until_it_is_told() {
+        let (entered, is_entered) = channel();
+        let (went_on, second_went_on) = channel();
+        let port = Arc::new(Slow { entered, second_went_on: Mutex::new(second_went_on) });
+        let boot = Boot { node_id: 1, boot_id: "b".into() };
+        let batch = Batch { boot, at: Millis(0), commands: Vec::new() };
+        let proposed = Proposed::new(1, batch, vec![Done::Port { port, token: 1 }]);
+        let error = Arc::new(StorageError::Unavailable("lost".to_owned()));
+        std::thread::scope(|threads| {
+            let first = threads.spawn(|| proposed.lost(&error));
+            is_entered.recv().expect("told");
+            threads.spawn(|| {
+                proposed.lost(&error);
+                // The test may be over.
+                let _ = went_on.send(());
+            });
+            first.join().expect("told in order");
+        });
+    }
 }

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Cluster, durable, signal};
-use tests::{Client, Options, Packet};
+use tests::wait::eventually;
+use tests::{Client, Options, Packet, wire};
 
 const SHUTTING_DOWN: u8 = 0x8B;
 const DISCONNECT: u8 = 14;
@@ -130,4 +131,37 @@ fn a_rolling_restart_is_not_noticed() {
         held = client;
     }
     drop(held);
+}
+
+/// P5, P6, DESIGN §7: a node that is asked to stop while changes of its clients are under way, and no majority says what became of them, gives
+/// no proof that their owners stopped: they may still take effect.
+#[test]
+fn p5_no_receipt_while_changes_may_still_take_effect() {
+    let mut cluster = Cluster::of_three_with(&["node.stop_timeout_ms=4000"]);
+    let mut clients: Vec<Client> =
+        (0..6).map(|at| Client::connect(cluster.node(1).mqtt, &durable(&format!("c{at}")))).collect();
+    for other in [2, 3] {
+        signal(cluster.node(other), "-STOP");
+    }
+    for client in &mut clients {
+        let mut body = vec![0, 1, 0];
+        wire::string("late", &mut body);
+        body.push(1);
+        client.send(&wire::packet(0x82, &body));
+        client.send(&wire::packet(0xC0, &[]));
+        client.receive_kind(13);
+    }
+    signal(cluster.node(1), "-TERM");
+    eventually("the end of node 1", Duration::from_secs(30), || {
+        (!cluster.node_mut(1).is_running()).then_some(())
+    });
+    let receipts = cluster.node(1).dir().join("mqtt").join("retired-owners");
+    let kinds: HashSet<String> = std::fs::read_dir(receipts)
+        .expect("a node keeps its receipts")
+        .map(|entry| entry.expect("an entry").path().extension().unwrap_or_default().to_string_lossy().into())
+        .collect();
+    assert!(kinds.contains("started") && !kinds.contains("receipt"), "{kinds:?}");
+    for other in [2, 3] {
+        signal(cluster.node(other), "-CONT");
+    }
 }
