@@ -57,6 +57,7 @@ use crate::usecase::disconnect::Disconnects;
 use crate::usecase::isolation::{ClusterIsolation, LocalIsolation};
 use crate::usecase::lease::{BootLease, LeaseError};
 use crate::usecase::queue::ConnectQueue;
+use crate::usecase::rebind::Rebinder;
 use crate::usecase::reclaim::{Reclaimer, Retention};
 use crate::usecase::retire::Retirer;
 use crate::usecase::will::WillExecutor;
@@ -208,6 +209,7 @@ impl Node {
         let member = Arc::new(Member::new(&shared, links, &config.node.data_dir));
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
         let mut tasks = Self::spawn_tasks(&shared, &deadlines);
+        tasks.extend(Self::spawn_rebinders(&shared, config.session.share_grace_ms));
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
         let lease = spawn_lease(lease, (!settled).then_some(settle));
         let gateway = Self::start_workers(&shared, config)?;
@@ -302,6 +304,13 @@ impl Node {
             tasks.push(tokio::spawn(deadlines.clone().run_forever(group)));
         }
         tasks
+    }
+
+    fn spawn_rebinders(shared: &Arc<Shared>, grace_ms: u64) -> Vec<JoinHandle<()>> {
+        let (clock, store, members) = (shared.clock.clone(), shared.store.clone(), shared.router.clone());
+        let rebinder = Arc::new(Rebinder { clock, store, members, grace_ms });
+        let groups = (0..shared.store.groups()).map(storage::GroupId);
+        groups.map(|group| tokio::spawn(rebinder.clone().run_forever(group))).collect()
     }
 
     fn listen(&mut self, config: &Config) -> Result<(), ServeError> {

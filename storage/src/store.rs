@@ -442,6 +442,14 @@ impl Store {
         self.group(group).machine.inherited(lifetime, from)
     }
 
+    /// The same of what a lifetime that did not end gave up (`Command::Unbind`).
+    ///
+    /// # Errors
+    /// I/O, damage.
+    pub fn unbound(&self, group: GroupId, lifetime: u64, from: u64) -> Result<Heritage, StorageError> {
+        self.group(group).machine.unbound(lifetime, from)
+    }
+
     /// Retained messages of all groups that `filter` matches, in topic order per group; stops when `visit` returns false.
     ///
     /// # Errors

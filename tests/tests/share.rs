@@ -233,3 +233,74 @@ fn what_the_last_member_leaves_waits_for_nobody() {
         next.disconnect();
     }
 }
+
+/// The payloads of the next `count` messages, acknowledged; each comes once.
+fn takes(client: &mut Client, count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| client.take_message()).map(|got| got.payload).collect()
+}
+
+/// DESIGN §9, MQTT 5 §4.8.2: what members that are away were not sent goes to one that is there, after the grace, and each of it once: none
+/// is stranded, and they do not get it when they come back.
+#[test]
+fn nothing_waits_for_the_absent_while_others_are_there() {
+    let node = Node::start_with(&["session.share_grace_ms=100"]);
+    for qos in [1, 2] {
+        for absent in ["away-1", "away-2"] {
+            member(&node, &durable(absent)).reset();
+        }
+        publish(&node, 40, qos);
+        let mut present = member(&node, &durable("present"));
+        let mut got = takes(&mut present, 40);
+        got.sort_unstable();
+        let mut all: Vec<Vec<u8>> = (0..40).map(|number: usize| number.to_string().into_bytes()).collect();
+        all.sort_unstable();
+        assert_eq!(got, all);
+        assert_eq!(present.poll(Duration::from_millis(300)), Ok(None));
+        for absent in ["away-1", "away-2"] {
+            let (mut back, resumed) = Client::connect_present(node.mqtt, &durable(absent));
+            assert!(resumed);
+            assert_eq!(back.poll(Duration::from_millis(200)), Ok(None));
+            assert_eq!(back.unsubscribe(FILTER), 0);
+        }
+        assert_eq!(present.unsubscribe(FILTER), 0);
+    }
+}
+
+/// [MQTT-4.8.2-4], [MQTT-4.8.2-5]: of what an absent member was sent, QoS 1 goes to another member, QoS 2 waits for it; with the grace for
+/// ever, all of it waits.
+#[test]
+fn what_an_absent_member_was_sent_with_qos_2_waits_for_it() {
+    for (grace, goes) in [("100", 2), ("4294967295", 0)] {
+        let node = Node::start_with(&[&format!("session.share_grace_ms={grace}")]);
+        let mut absent = member(&node, &durable("absent"));
+        publish(&node, 2, 1);
+        publish(&node, 2, 2);
+        for _ in 0..4 {
+            absent.receive_publish();
+        }
+        absent.reset();
+        let mut present = member(&node, &durable("present"));
+        takes(&mut present, goes);
+        assert_eq!(present.poll(Duration::from_millis(600)), Ok(None));
+        let (mut back, _) = Client::connect_present(node.mqtt, &durable("absent"));
+        assert_eq!(takes(&mut back, 4 - goes).len(), 4 - goes);
+        assert_eq!(back.poll(Duration::from_millis(300)), Ok(None));
+    }
+}
+
+/// P4: what an absent member gave up and nobody has yet survives a kill -9, and a member that comes then gets it.
+#[test]
+fn p4_what_was_given_up_survives_a_crash() {
+    let mut node = Node::start_with(&["session.share_grace_ms=0"]);
+    member(&node, &durable("absent")).reset();
+    publish(&node, 500, 1);
+    let mut present = member(&node, &durable("present").receive_maximum(1));
+    present.receive_publish();
+    node.kill();
+    node.restart();
+    let (mut present, _) = Client::connect_present(node.mqtt, &durable("present"));
+    let mut got: Vec<Vec<u8>> = Vec::new();
+    while got.iter().collect::<std::collections::HashSet<_>>().len() < 500 {
+        got.push(present.take_message().payload);
+    }
+}

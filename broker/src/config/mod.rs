@@ -157,6 +157,8 @@ pub struct Session {
     pub inbox_bytes_max: u64,
     pub on_quota: OnQuota,
     pub queue_qos0_offline: bool,
+    /// How long messages of a shared subscription wait for a disconnected member; `u32::MAX`: for ever.
+    pub share_grace_ms: u64,
     pub outbox_bytes_max: usize,
     pub inflight_max: u16,
     /// Longest keep alive, seconds; 0: no cap. Above 0 it is also what a client that asked for none gets.
@@ -354,6 +356,7 @@ impl Default for Config {
                 inbox_bytes_max: 64 << 20,
                 on_quota: OnQuota::DropNew,
                 queue_qos0_offline: false,
+                share_grace_ms: 2_000,
                 outbox_bytes_max: 1 << 20,
                 inflight_max: 100,
                 keep_alive_max_s: 0,

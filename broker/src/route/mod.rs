@@ -6,6 +6,7 @@
 
 mod announced;
 mod cache;
+mod inboxes;
 mod plan;
 mod readers;
 mod remote;

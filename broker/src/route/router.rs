@@ -380,6 +380,11 @@ impl Router {
         select_share(&Share { group, nodes, has_nodes }, left.tried.nodes(), message, sink)
     }
 
+    /// The members of the share with this whole filter.
+    pub(super) fn share(&self, filter: &str) -> Option<Arc<ShareGroup>> {
+        self.writer.lock().shares.get(filter).cloned()
+    }
+
     /// What says which subscribers may be sent a message. Take it anew when the epoch of the rules moved.
     #[must_use]
     pub fn readers(&self) -> Readers {

@@ -57,13 +57,7 @@ pub async fn hand_on_all(
         from = page.next;
         let under_way: Vec<HandOn> = shares(&page)
             .map(|(filter, heirloom)| {
-                let stamp = (heirloom.message.qos == QoS::ExactlyOnce).then(|| Stamp::Publisher {
-                    key: key.clone(),
-                    lifetime,
-                    packet_id: inbox_packet_id(heirloom.offset),
-                    sequence: SEQUENCE_BASE + heirloom.offset,
-                });
-                heirs.hand_on(filter, Arc::clone(&heirloom.message), stamp)
+                heirs.hand_on(filter, Arc::clone(&heirloom.message), stamp(key, lifetime, heirloom))
             })
             .collect();
         for one in under_way {
@@ -73,9 +67,19 @@ pub async fn hand_on_all(
     Ok(())
 }
 
+/// What tells a QoS 2 message that the lifetime leaves from every other: nobody has it twice.
+pub(super) fn stamp(key: &Key, lifetime: u64, heirloom: &Heirloom) -> Option<Stamp> {
+    (heirloom.message.qos == QoS::ExactlyOnce).then(|| Stamp::Publisher {
+        key: key.clone(),
+        lifetime,
+        packet_id: inbox_packet_id(heirloom.offset),
+        sequence: SEQUENCE_BASE + heirloom.offset,
+    })
+}
+
 /// Each message with the shared filter through which it came. Where several match, the subscription identifier tells, and the order: one
 /// message that came through several of them stands there once for each.
-fn shares(page: &Heritage) -> impl Iterator<Item = (Arc<str>, &Heirloom)> {
+pub(super) fn shares(page: &Heritage) -> impl Iterator<Item = (Arc<str>, &Heirloom)> {
     let (mut before, mut nth): (Option<&Arc<Message>>, usize) = (None, 0);
     page.messages.iter().filter_map(move |heirloom| {
         let again = before.is_some_and(|before| Arc::ptr_eq(before, &heirloom.message));

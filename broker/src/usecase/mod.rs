@@ -13,6 +13,7 @@ pub mod lease;
 pub mod lease_watch;
 pub mod queue;
 pub mod quota;
+pub mod rebind;
 pub mod reclaim;
 pub mod retire;
 pub mod will;

@@ -157,6 +157,18 @@ pub enum Command {
     StampRetention {
         ms: u64,
     },
+    /// An Offline session at this revision gives up to `limit` messages of its shared subscriptions up to other members: it does not get
+    /// them any more. They stay in its inbox until `Rebound`.
+    Unbind {
+        key: Key,
+        revision: u64,
+        limit: u32,
+    },
+    /// Other members have what this lifetime gave up. Idempotent.
+    Rebound {
+        lifetime: u64,
+        offsets: Vec<u64>,
+    },
 }
 
 /// What gives way when an inbox has no room for a message.

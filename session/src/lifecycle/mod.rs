@@ -14,7 +14,7 @@ pub use command::{
 };
 pub use group::{
     Appended, Delivery, Due, Group, GroupStat, InboxRead, InboxRow, Inherited, Outcome, RetainedVisitor,
-    RowError, RowVisitor,
+    RowError, RowVisitor, Waiting,
 };
 pub use reply::{Conflict, Reply};
 pub use row::{

@@ -240,6 +240,7 @@ fn weight(command: &Command) -> usize {
             Command::Disconnect(disconnect) => owner_weight(&disconnect.owner),
             Command::End(end) => owner_weight(&end.owner),
             Command::Reconcile { key, .. }
+            | Command::Unbind { key, .. }
             | Command::Reclaim { key, .. }
             | Command::ReleaseBinding { key } => key_weight(key),
             Command::Deny(row) => subject_weight(&row.subject) + row.reason.len(),
@@ -250,6 +251,7 @@ fn weight(command: &Command) -> usize {
             Command::Unsubscribe { filters, .. } => {
                 filters.iter().map(|filter| filter.len() + FILTER_BYTES).sum()
             }
+            Command::Rebound { offsets, .. } => offsets.len() * NUMBER_BYTES,
             Command::Lease(LeaseCommand::Keepalive { leases }) => leases.len() * NUMBER_BYTES,
             Command::Lease(_) => 0,
             Command::Queue(command) => queue_weight(command),
@@ -464,6 +466,8 @@ mod tests {
             Command::Append(append(0)),
             Command::Feed(append(10_000)),
             Command::Retain { message: message(), stamp: Some(Stamp::Will(will_key())) },
+            Command::Unbind { key: owner().key, revision: MOST, limit: u32::MAX },
+            Command::Rebound { lifetime: MOST, offsets: vec![MOST; 1_000] },
         ]
     }
 

@@ -34,7 +34,7 @@ use crate::store::{Clock, Failure, GroupId, Heirloom, Heritage, InboxEntry};
 use crate::wal::Recovered;
 
 /// Version of the meta value and of the rows. A change that older versions cannot read raises it.
-const FORMAT: u16 = 3;
+const FORMAT: u16 = 4;
 /// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
 const READ_AGAIN_MAX: usize = 16;
 /// Evicting goes below the budget by this part of it, so that it does not run for every message.
@@ -321,13 +321,28 @@ impl Machine {
 
     /// See [`crate::Store::inherited`].
     pub(crate) fn inherited(&self, lifetime: u64, from: u64) -> Result<Heritage, StorageError> {
-        let (mut found, mut filters) = (Vec::new(), Vec::new());
-        let next = {
-            let state = self.state.read();
-            let shared = state.group.shared_filters(lifetime);
+        self.heritage(|group, filters, found| {
+            let shared = group.shared_filters(lifetime);
             filters.extend(shared.map(|(filter, identifier)| (Arc::clone(filter), identifier)));
-            state.group.inherited(lifetime, from, INHERITED_AT_ONCE, &mut found)
-        };
+            group.inherited(lifetime, from, INHERITED_AT_ONCE, found)
+        })
+    }
+
+    /// See [`crate::Store::unbound`].
+    pub(crate) fn unbound(&self, lifetime: u64, from: u64) -> Result<Heritage, StorageError> {
+        self.heritage(|group, filters, found| {
+            let shared = group.shared_subscriptions(lifetime);
+            filters.extend(shared.map(|(filter, options)| (Arc::clone(filter), options.identifier)));
+            group.unbound(lifetime, from, INHERITED_AT_ONCE, found)
+        })
+    }
+
+    fn heritage(
+        &self,
+        read: impl FnOnce(&Group, &mut Vec<(Arc<str>, u32)>, &mut Vec<Inherited>) -> Option<u64>,
+    ) -> Result<Heritage, StorageError> {
+        let (mut found, mut filters) = (Vec::new(), Vec::new());
+        let next = read(&self.state.read().group, &mut filters, &mut found);
         let mut messages = Vec::with_capacity(found.len());
         for Inherited { offset, identifiers, message, message_id } in found {
             let message = match message {

@@ -50,6 +50,9 @@ impl Group {
                 children.inbox.soonest = children.inbox.soonest.min(at);
                 self.sync_expiring(target.lifetime);
             }
+            if target.shared {
+                self.sync_sharing(target.lifetime);
+            }
         }
         if accepted > 0 {
             let stored = self.messages.insert(&append.message, accepted);
@@ -148,6 +151,9 @@ impl Group {
         children.touch(lifetime, &mut self.dirty.lifetimes);
         self.stat.inbox_messages -= 1;
         self.stat.inbox_bytes -= len;
+        if taken.shared {
+            self.sync_sharing(lifetime);
+        }
         true
     }
 

@@ -107,6 +107,14 @@ impl Group {
                 messages += 1;
                 bytes += self.messages.len(entry.message).unwrap_or_default();
             }
+            let unsettled = || children.inbox.unsettled(0).map(|(_, entry)| entry);
+            let bound = unsettled().filter(|entry| entry.shared() && !entry.unbound()).count();
+            let unbound = unsettled().filter(|entry| entry.unbound()).count();
+            invariants::equal("shared messages of an inbox", bound as u64, children.inbox.of_shares().0)?;
+            invariants::equal("given up messages of an inbox", unbound as u64, children.inbox.of_shares().1)?;
+            let listed = u64::from(self.sharing.contains(number));
+            let lists = u64::from(!life.ended && bound + unbound > 0);
+            invariants::equal("inbox among those with shared messages", lists, listed)?;
             let stat = children.inbox.stat();
             invariants::inbox_shape(&stat, messages, bytes)?;
             invariants::inbox_span(stat.base, children.inbox.sent_through)?;

@@ -21,6 +21,7 @@ const RECEIVED: u8 = 0b0000_1000;
 const SETTLED: u8 = 0b0001_0000;
 const MANY_IDENTIFIERS: u8 = 0b0010_0000;
 const SHARED: u8 = 0b0100_0000;
+const UNBOUND: u8 = 0b1000_0000;
 
 /// One queued reference to a message: 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,12 +54,18 @@ impl Entry {
     pub(super) fn shared(self) -> bool {
         self.flags & SHARED != 0
     }
+
+    /// It is for another member of its share, and not for this session any more.
+    pub(super) fn unbound(self) -> bool {
+        self.flags & UNBOUND != 0
+    }
 }
 
 /// An entry that was settled, for the caller to release its message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub message: u64,
+    pub shared: bool,
 }
 
 /// What an entry looks like in a stored row.
@@ -70,6 +77,7 @@ pub(super) struct Loaded {
     pub received: bool,
     pub settled: bool,
     pub shared: bool,
+    pub unbound: bool,
     pub identifiers: SmallVec<[u32; 1]>,
 }
 
@@ -85,6 +93,9 @@ pub(super) struct Inbox {
     /// Unsettled entries and the bytes of their messages.
     messages: u64,
     pub bytes: u64,
+    /// Unsettled entries that came through shared subscriptions: those of this session, and those that are for another member.
+    bound: u64,
+    unbound: u64,
     /// Entries below it may have been written to a client.
     pub sent_through: u64,
     /// Owner generation that reported `sent_through` exactly.
@@ -112,6 +123,8 @@ impl Inbox {
             entries: VecDeque::new(),
             messages: 0,
             bytes: 0,
+            bound: 0,
+            unbound: 0,
             sent_through: base,
             sent_by: 0,
             soonest: Millis::NEVER,
@@ -139,6 +152,11 @@ impl Inbox {
 
     pub(super) fn messages(&self) -> u64 {
         self.messages
+    }
+
+    /// Unsettled entries of shared subscriptions: those of this session, and those that are for another member.
+    pub(super) fn of_shares(&self) -> (u64, u64) {
+        (self.bound, self.unbound)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -186,6 +204,7 @@ impl Inbox {
         }
         if target.shared {
             flags |= SHARED;
+            self.bound += 1;
         }
         self.push(message, flags, &target.identifiers, offset);
         self.messages += 1;
@@ -231,7 +250,12 @@ impl Inbox {
         if entry.settled() {
             return None;
         }
-        let taken = Taken { message: entry.message };
+        let taken = Taken { message: entry.message, shared: entry.shared() };
+        match (entry.shared(), entry.unbound()) {
+            (true, false) => self.bound -= 1,
+            (true, true) => self.unbound -= 1,
+            (false, _) => {}
+        }
         if entry.flags & MANY_IDENTIFIERS != 0 {
             self.identifiers.remove(&offset);
         }
@@ -275,6 +299,29 @@ impl Inbox {
         entry.flags |= RECEIVED;
         self.touch(offset / CHUNK);
         true
+    }
+
+    /// Gives an unsettled entry of a share up to another member; false when it is none, or given up already.
+    pub(super) fn unbind(&mut self, offset: u64) -> bool {
+        let Some(at) = offset.checked_sub(self.base).and_then(|at| usize::try_from(at).ok()) else {
+            return false;
+        };
+        let Some(entry) = self.entries.get_mut(at) else { return false };
+        if entry.settled() || !entry.shared() || entry.unbound() {
+            return false;
+        }
+        entry.flags |= UNBOUND;
+        self.bound -= 1;
+        self.unbound += 1;
+        self.touch(offset / CHUNK);
+        true
+    }
+
+    /// Whether another member of the share may get the entry in place of this session (MQTT 5 §4.8.2): nothing of QoS 2 that its client may
+    /// know of ([MQTT-4.8.2-5]).
+    pub(super) fn may_leave(&self, offset: u64, entry: Entry) -> bool {
+        let known = entry.received() || offset < self.sent_through;
+        entry.shared() && (entry.unbound() || entry.qos() != QoS::ExactlyOnce || !known)
     }
 
     /// Unsettled entries from `from` on, in order.
@@ -355,6 +402,11 @@ impl Inbox {
         }
         if loaded.shared {
             flags |= SHARED;
+            self.bound += u64::from(!loaded.unbound);
+        }
+        if loaded.shared && loaded.unbound {
+            flags |= UNBOUND;
+            self.unbound += 1;
         }
         self.push(loaded.message, flags, &loaded.identifiers, offset);
         self.messages += 1;

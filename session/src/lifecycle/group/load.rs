@@ -133,6 +133,7 @@ impl Group {
             slot.reclaimable.push(lifetime);
         }
         self.sync_expiring(lifetime);
+        self.sync_sharing(lifetime);
         Ok(())
     }
 
@@ -244,6 +245,7 @@ impl Group {
                 received: entry.received,
                 settled: entry.message == 0,
                 shared: entry.shared,
+                unbound: entry.unbound,
                 identifiers: entry.identifiers,
             };
             if offset / CHUNK != chunk || !inbox.load(offset, &loaded) {

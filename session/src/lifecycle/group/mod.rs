@@ -11,6 +11,7 @@ use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 use thiserror::Error;
 
+pub use self::apply_rebind::Waiting;
 use self::deadlines::Deadlines;
 pub use self::inboxes::InboxRow;
 use self::messages::Messages;
@@ -32,6 +33,7 @@ mod apply_connect;
 mod apply_deny;
 mod apply_disconnect;
 mod apply_queue;
+mod apply_rebind;
 mod apply_reclaim;
 mod apply_subscribe;
 mod check;
@@ -84,6 +86,8 @@ pub struct Group {
     retained_expiry: BTreeSet<(Millis, Arc<str>)>,
     /// Inboxes of Offline sessions with messages that expire.
     expiring: BTreeSet<(Millis, u64)>,
+    /// Lifetimes that did not end, with messages of shared subscriptions in their inboxes.
+    sharing: BTreeSet<u64>,
     deadlines: Deadlines,
     stat: GroupStat,
     namespaces: Vec<Arc<str>>,
@@ -280,6 +284,7 @@ impl Group {
             space: Space::default(),
             retained_expiry: BTreeSet::new(),
             expiring: BTreeSet::new(),
+            sharing: BTreeSet::new(),
             deadlines: Deadlines::default(),
             stat: GroupStat::default(),
             namespaces: Vec::new(),
@@ -397,6 +402,8 @@ impl Group {
             Command::Lease(command) => Ok(self.lease(command)),
             Command::Queue(command) => Ok(self.queue(command)),
             Command::Routed { session, packet_id, sequence } => self.routed(*session, *packet_id, *sequence),
+            Command::Unbind { key, revision, limit } => self.unbind(key, *revision, *limit),
+            Command::Rebound { lifetime, offsets } => self.rebound(*lifetime, offsets),
             Command::StampRetention { ms } => {
                 let unchanged = self.stamps.retention_ms >= *ms;
                 self.stamps.retention_ms = self.stamps.retention_ms.max(*ms);

@@ -3,12 +3,13 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::inbox::{Entry, Inbox};
 use super::will::will_due;
 use super::{Delivery, Due, Group, GroupStat, InboxRead, Inherited, RetainedVisitor};
 use crate::id::{Boot, Key};
 use crate::lifecycle::command::{QuotaRule, WillKey};
 use crate::lifecycle::row::{BootRow, InboxStat, SessionRow, SubscriptionOptions, WillRow};
-use crate::message::{Message, QoS};
+use crate::message::Message;
 use crate::time::Millis;
 
 /// Start of a shared filter.
@@ -128,7 +129,8 @@ impl Group {
         let inbox = &children.inbox;
         out.stat = inbox.stat();
         out.next = inbox.end().max(from);
-        for (taken, (offset, entry)) in inbox.unsettled(from).enumerate() {
+        let own = inbox.unsettled(from).filter(|(_, entry)| !entry.unbound());
+        for (taken, (offset, entry)) in own.enumerate() {
             if taken == max {
                 out.next = offset;
                 return;
@@ -168,10 +170,24 @@ impl Group {
     /// is for nobody else ([MQTT-4.8.2-5]). `None`: nothing more; else the offset to go on from.
     pub fn inherited(&self, lifetime: u64, from: u64, max: usize, out: &mut Vec<Inherited>) -> Option<u64> {
         let inbox = &self.ended_children(lifetime)?.inbox;
-        let left = inbox.unsettled(from).filter(|(offset, entry)| {
-            let known = entry.received() || *offset < inbox.sent_through;
-            entry.shared() && (entry.qos() != QoS::ExactlyOnce || !known)
-        });
+        let left = inbox.unsettled(from).filter(|(offset, entry)| inbox.may_leave(*offset, *entry));
+        self.hand_out(inbox, left, max, out)
+    }
+
+    /// The same of what a lifetime that did not end gave up (`Command::Unbind`).
+    pub fn unbound(&self, lifetime: u64, from: u64, max: usize, out: &mut Vec<Inherited>) -> Option<u64> {
+        let life = self.lifetimes.get(&lifetime).filter(|life| !life.ended)?;
+        let inbox = &life.children.as_deref()?.inbox;
+        self.hand_out(inbox, inbox.unsettled(from).filter(|(_, entry)| entry.unbound()), max, out)
+    }
+
+    fn hand_out(
+        &self,
+        inbox: &Inbox,
+        left: impl Iterator<Item = (u64, Entry)>,
+        max: usize,
+        out: &mut Vec<Inherited>,
+    ) -> Option<u64> {
         for (taken, (offset, entry)) in left.enumerate() {
             if taken == max {
                 return Some(offset);

@@ -111,6 +111,7 @@ pub(super) struct EntryRow {
     pub received: bool,
     pub identifiers: SmallVec<[u32; 1]>,
     pub shared: bool,
+    pub unbound: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -455,6 +456,7 @@ impl Group {
                 received: entry.received(),
                 identifiers: inbox.identifiers(offset, entry),
                 shared: entry.shared(),
+                unbound: entry.unbound(),
             });
         }
         chunk_key(buffers, lifetime, chunk);

@@ -201,6 +201,7 @@ impl Group {
         // Stamps alone do not keep a lifetime: one that comes late, from a publisher that is gone, is left to Tidy.
         let empty = life.children.as_ref().is_none_or(|children| children.is_empty() && !stamped);
         self.sync_expiring(lifetime);
+        self.sync_sharing(lifetime);
         if empty {
             self.drop_children(lifetime);
         } else if let Some(slot) = self.sessions.get_mut(key) {
@@ -338,6 +339,17 @@ impl Group {
             self.expiring.insert((want, lifetime));
         }
         life.expiring = want;
+    }
+
+    /// Keeps the index of inboxes with messages of shared subscriptions.
+    pub(super) fn sync_sharing(&mut self, lifetime: u64) {
+        let life = self.lifetimes.get(&lifetime).filter(|life| !life.ended);
+        let children = life.and_then(|life| life.children.as_deref());
+        if children.is_some_and(|children| children.inbox.of_shares() != (0, 0)) {
+            self.sharing.insert(lifetime);
+        } else {
+            self.sharing.remove(&lifetime);
+        }
     }
 
     /// Counts Wills by the stages that the totals show.

@@ -8,6 +8,7 @@ mod lifecycle;
 mod model;
 mod purity;
 mod quota;
+mod rebind;
 mod reclaim;
 mod retained;
 mod wills;

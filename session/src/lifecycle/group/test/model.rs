@@ -251,6 +251,23 @@ fn work(world: &mut World, publish: bool, retention: u64, limit: u32) {
             crate::lifecycle::Due::Will(will) => execute(world, will, publish),
         }
     }
+    for client_id in CLIENTS {
+        rebind(world, &key(client_id), publish, limit);
+    }
+}
+
+/// A session gives up what it shares, if it is away; some of it, or of what it gave up before, goes to others.
+fn rebind(world: &mut World, key: &Key, goes: bool, limit: u32) {
+    let Some((revision, lifetime)) = world.group.session(key).map(|row| (row.revision, row.lifetime)) else {
+        return;
+    };
+    world.apply(Command::Unbind { key: key.clone(), revision, limit });
+    if goes {
+        let mut given_up = Vec::new();
+        world.group.unbound(lifetime, 0, 3, &mut given_up);
+        let offsets = given_up.iter().map(|one| one.offset).collect();
+        world.apply(Command::Rebound { lifetime, offsets });
+    }
 }
 
 fn execute(world: &mut World, will: WillKey, publish: bool) {
