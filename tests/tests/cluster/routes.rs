@@ -101,3 +101,30 @@ fn leaders_are_spread_evenly() {
     cluster.settle();
     spread(&cluster);
 }
+
+/// P4, P7, MQTT 5 §4.8.2: what waits for members of a share that are away, put there from every node, goes to one that connects to another
+/// node, once.
+#[test]
+fn what_waits_for_absent_members_goes_to_one_on_another_node() {
+    let cluster = Cluster::of_three_with(&["session.share_grace_ms=100"]);
+    let member = |node: usize, id: &str| {
+        let mut client = Client::connect(cluster.node(node).mqtt, &durable(id));
+        assert_eq!(client.subscribe("$share/g/s", 1), 1);
+        client
+    };
+    member(1, "away-1").reset();
+    member(2, "away-2").reset();
+    for id in [1, 2, 3] {
+        let mut publisher = Client::connect(cluster.node(id).mqtt, &Options::v5(&format!("pub{id}")));
+        for number in 0..20 {
+            assert_eq!(publisher.publish("s", format!("{id}:{number:02}"), 1, false), 0);
+        }
+    }
+    let mut present = member(3, "present");
+    let mut got = payloads(&mut present, 60);
+    got.sort();
+    let all: Vec<String> =
+        (1..=3).flat_map(|id| (0..20).map(move |number| format!("{id}:{number:02}"))).collect();
+    assert_eq!(got, all);
+    assert_eq!(present.poll(Duration::from_millis(500)), Ok(None));
+}
