@@ -125,6 +125,13 @@ impl Broker {
         Ok(sum)
     }
 
+    /// Bytes of the files below the broker's directory, as they take space.
+    pub(crate) fn disk_bytes(&self) -> Result<u64> {
+        let out = Command::new("du").arg("-sB1").arg(&self.dir).output()?;
+        let text = String::from_utf8(out.stdout)?;
+        Ok(text.split_whitespace().next().context("a size from du")?.parse()?)
+    }
+
     /// Entries of all groups' logs so far, from ExactMQ's metrics page.
     pub(crate) fn log_entries(&self) -> Result<u64> {
         let data = self.dir.join("data");

@@ -155,6 +155,17 @@ const SCENARIOS: &[Scenario] = &[
         let restart = phases.restart.unwrap_or_default();
         Ok(vec![("enqueue", phases.enqueue), ("restart", restart), ("drain", phases.drain)])
     }),
+    other!("backlog 10 M of 1 KiB", "1 GiB resident", DEEP_INBOX, true, |broker, _| {
+        let backlog = queue::backlog(broker, 10_000_000, 1_024)?;
+        Ok(vec![
+            ("enqueue", backlog.enqueue),
+            ("resident", backlog.resident),
+            ("on disk", backlog.disk),
+            ("drain", backlog.drain),
+            ("resident after", backlog.resident_after),
+            ("on disk after", backlog.disk_after),
+        ])
+    }),
 ];
 
 /// Prints names and targets.

@@ -18,16 +18,15 @@ pub(crate) struct Phases {
     pub(crate) restart: Option<Figures>,
 }
 
+/// Bytes of a queued message, unless said otherwise.
+const SIZE: usize = 64;
+/// How long one phase may take.
+const PATIENCE: Duration = Duration::from_secs(1_200);
+
 /// `sessions` durable subscribers go away, `each` QoS 1 messages of 64 bytes are queued for every one, then they come back.
 pub(crate) fn offline(broker: &mut Broker, sessions: usize, each: usize, crash: bool) -> Result<Phases> {
-    let specs: Vec<Spec> = (0..sessions)
-        .map(|n| Spec { clean: false, ..Spec::subscriber(format!("off{n}"), format!("off/{n}"), 1) })
-        .collect();
-    let mut io = Io::new(&broker.addresses)?;
-    connect_all(&mut io, &specs, 64)?;
-    io.close_all();
-    std::thread::sleep(Duration::from_millis(300));
-    let enqueue = enqueue(broker, sessions, each)?;
+    let specs = absent(broker, sessions)?;
+    let enqueue = enqueue(broker, sessions, each, SIZE)?;
     let restart = if crash {
         let took = broker.crash_and_restart()?;
         Some(Figures { seconds: Some(took.as_secs_f64()), ..Figures::default() })
@@ -38,7 +37,44 @@ pub(crate) fn offline(broker: &mut Broker, sessions: usize, each: usize, crash: 
     Ok(Phases { enqueue, drain, restart })
 }
 
-fn enqueue(broker: &Broker, sessions: usize, each: usize) -> Result<Figures> {
+/// What a deep backlog costs: memory of the whole node and bytes on disk while it is there, and after it was drained.
+pub(crate) struct Backlog {
+    pub(crate) enqueue: Figures,
+    pub(crate) resident: Figures,
+    pub(crate) disk: Figures,
+    pub(crate) drain: Figures,
+    pub(crate) resident_after: Figures,
+    pub(crate) disk_after: Figures,
+}
+
+/// The same with `total` messages of `size` bytes for 100 sessions.
+pub(crate) fn backlog(broker: &mut Broker, total: usize, size: usize) -> Result<Backlog> {
+    const SESSIONS: usize = 100;
+    let specs = absent(broker, SESSIONS)?;
+    let enqueue = enqueue(broker, SESSIONS, total / SESSIONS, size)?;
+    let bytes = |count: u64| Figures { bytes: Some(count as f64), ..Figures::default() };
+    let resident = bytes(broker.usage()?.resident_bytes);
+    let disk = bytes(broker.disk_bytes()?);
+    let drain = drain(broker, &specs, total)?;
+    // Checkpoints follow the log.
+    std::thread::sleep(Duration::from_secs(30));
+    let resident_after = bytes(broker.usage()?.resident_bytes);
+    Ok(Backlog { enqueue, resident, disk, drain, resident_after, disk_after: bytes(broker.disk_bytes()?) })
+}
+
+/// Durable subscribers that connected once.
+fn absent(broker: &Broker, sessions: usize) -> Result<Vec<Spec>> {
+    let specs: Vec<Spec> = (0..sessions)
+        .map(|n| Spec { clean: false, ..Spec::subscriber(format!("off{n}"), format!("off/{n}"), 1) })
+        .collect();
+    let mut io = Io::new(&broker.addresses)?;
+    connect_all(&mut io, &specs, 64)?;
+    io.close_all();
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(specs)
+}
+
+fn enqueue(broker: &Broker, sessions: usize, each: usize, size: usize) -> Result<Figures> {
     let mut io = Io::new(&broker.addresses)?;
     let publishers: Vec<Spec> = (0..10).map(|n| Spec::plain(format!("pub{n}"))).collect();
     let conns = connect_all(&mut io, &publishers, 10)?;
@@ -53,10 +89,11 @@ fn enqueue(broker: &Broker, sessions: usize, each: usize) -> Result<Figures> {
             .map(|(n, conn)| Lane { conn: *conn, left: share(n), open: 0, next: n, id: 0 })
             .collect(),
         sessions,
+        payload: vec![b'x'; size],
         acked: 0,
         total,
     };
-    io.run(&mut load, Duration::from_secs(300))?;
+    io.run(&mut load, PATIENCE)?;
     let elapsed = began.elapsed();
     let after = broker.usage()?;
     let grown = after.resident_bytes.saturating_sub(before.resident_bytes);
@@ -77,6 +114,7 @@ struct Lane {
 struct Enqueue {
     lanes: Vec<Lane>,
     sessions: usize,
+    payload: Vec<u8>,
     acked: usize,
     total: usize,
 }
@@ -100,7 +138,7 @@ impl Load for Enqueue {
                 lane.left -= 1;
                 lane.open += 1;
                 if let Some(out) = io.output(lane.conn) {
-                    wire::publish(&topic, 1, false, lane.id, &[b'x'; 64], out);
+                    wire::publish(&topic, 1, false, lane.id, &self.payload, out);
                 }
             }
         }
@@ -113,7 +151,7 @@ fn drain(broker: &Broker, specs: &[Spec], total: usize) -> Result<Figures> {
     let before = broker.usage()?;
     let began = Instant::now();
     let mut load = Drain { specs, opened: false, received: 0, total, failed: false };
-    io.run(&mut load, Duration::from_secs(300))?;
+    io.run(&mut load, PATIENCE)?;
     anyhow::ensure!(!load.failed, "a subscriber was refused");
     Ok(Figures::of_rate(total as u64, began.elapsed(), broker.usage()?.cpu - before.cpu))
 }

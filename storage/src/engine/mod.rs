@@ -31,6 +31,12 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// Replaces everything by what `fill` puts; atomic and durable like [`Engine::write`].
     fn replace(&self, fill: &mut Fill<'_>, meta: &[u8]) -> Result<(), StorageError>;
 
+    /// Gives space of the disk back that rows do not need any more, when it is much more than `live_bytes`, about what rows take now. Rows are
+    /// not read meanwhile. Does nothing while a view is open.
+    fn give_back(&self, _live_bytes: u64) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     /// File or directory, for messages.
     fn path(&self) -> PathBuf;
 

@@ -1,8 +1,10 @@
 //! redb, the default: one file per group, so that groups checkpoint side by side (redb has one writer a file), damage stays in one
 //! group, and a snapshot replaces one file's content only.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use parking_lot::RwLock;
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::{Engine, Fill, Rows, View, Visit};
@@ -12,12 +14,20 @@ const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows"
 const META: TableDefinition<'static, u8, &[u8]> = TableDefinition::new("meta");
 const META_KEY: u8 = 0;
 
+/// Bytes of a block as `stat` counts them.
+const BLOCK: u64 = 512;
+/// A file that takes this many times what its rows take is made smaller: moving what is left costs little then.
+const SPARE: u64 = 4;
+/// A file may take this much in any case.
+const SPARE_MIN: u64 = 64 << 20;
+
 type Change<'a> = dyn FnMut(&mut redb::Table<'_, &[u8], &[u8]>) -> Result<(), StorageError> + 'a;
 
 #[derive(Debug)]
 pub(crate) struct Redb {
     path: PathBuf,
-    database: Database,
+    /// Written by [`Engine::give_back`] alone, which needs it for itself.
+    database: RwLock<Database>,
 }
 
 /// File of a group.
@@ -34,10 +44,10 @@ impl Redb {
         if !database.check_integrity().at(&path)? {
             return Err(StorageError::damaged(&path, 0, "pages do not match their checksums"));
         }
-        let this = Self { path, database };
+        let this = Self { path, database: RwLock::new(database) };
         // The tables tell, not the file: a start that was killed may have left the file without them.
         if !this.has_tables()? {
-            let write = this.database.begin_write().at(&this.path)?;
+            let write = this.database.read().begin_write().at(&this.path)?;
             // Made once, so that readers need not tell "no table" from damage.
             write.open_table(ROWS).at(&this.path)?;
             write.open_table(META).at(&this.path)?;
@@ -49,12 +59,13 @@ impl Redb {
 
     /// Both are made by one commit.
     fn has_tables(&self) -> Result<bool, StorageError> {
-        let read = self.database.begin_read().at(&self.path)?;
+        let read = self.database.read().begin_read().at(&self.path)?;
         Ok(read.list_tables().at(&self.path)?.next().is_some())
     }
 
     fn commit(&self, meta: &[u8], change: &mut Change<'_>) -> Result<(), StorageError> {
-        let mut write = self.database.begin_write().at(&self.path)?;
+        let database = self.database.read();
+        let mut write = database.begin_write().at(&self.path)?;
         write.set_durability(Durability::Immediate).at(&self.path)?;
         {
             let mut rows = write.open_table(ROWS).at(&self.path)?;
@@ -67,7 +78,9 @@ impl Redb {
 
 impl Engine for Redb {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        let rows = self.database.begin_read().at(&self.path)?.open_table(ROWS).at(&self.path)?;
+        // Under the lock to the end: a look at one row never stands in the way of giving space back.
+        let database = self.database.read();
+        let rows = database.begin_read().at(&self.path)?.open_table(ROWS).at(&self.path)?;
         Ok(rows.get(key).at(&self.path)?.map(|value| value.value().to_vec()))
     }
 
@@ -94,12 +107,24 @@ impl Engine for Redb {
         })
     }
 
+    fn give_back(&self, live_bytes: u64) -> Result<(), StorageError> {
+        let taken = std::fs::metadata(&self.path).map_err(StorageError::io(&self.path))?.blocks() * BLOCK;
+        if taken < SPARE_MIN.saturating_add(live_bytes.saturating_mul(SPARE)) {
+            return Ok(());
+        }
+        match self.database.write().compact() {
+            // Somebody reads a view: later.
+            Ok(_) | Err(redb::CompactionError::TransactionInProgress) => Ok(()),
+            Err(error) => Err(error).at(&self.path),
+        }
+    }
+
     fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
     fn view(&self) -> Result<Box<dyn View>, StorageError> {
-        let read = self.database.begin_read().at(&self.path)?;
+        let read = self.database.read().begin_read().at(&self.path)?;
         Ok(Box::new(RedbView { path: self.path.clone(), read }))
     }
 }

@@ -138,6 +138,9 @@ impl Checkpointer {
         for (group, last) in self.groups.iter().zip(last.iter_mut()) {
             let reached = group.machine.applied().map(|id| id.index);
             group.checkpoint().await?;
+            let machine = Arc::clone(&group.machine);
+            let given_back = tokio::task::spawn_blocking(move || machine.give_back()).await;
+            given_back.map_err(|error| unavailable(&error))??;
             // Entries are kept for followers by number, too few to matter in a busy group. In a quiet one they would pin the segments of
             // all groups: what an earlier round covered goes, however few they are.
             if let Some(last) = std::mem::replace(last, reached) {

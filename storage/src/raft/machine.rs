@@ -37,6 +37,8 @@ use crate::wal::Recovered;
 const FORMAT: u16 = 4;
 /// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
 const READ_AGAIN_MAX: usize = 16;
+/// What a row takes on disk besides the body of a message, about.
+const ROW_BYTES: u64 = 256;
 /// Evicting goes below the budget by this part of it, so that it does not run for every message.
 const EVICT_MARGIN: u64 = 4;
 /// Retained messages looked up under one lock.
@@ -536,6 +538,19 @@ impl Machine {
             // What came meanwhile is not on disk yet, and it is over the budget already: no later message crosses it.
             self.meter.due_now();
         }
+    }
+
+    /// Gives space of the disk back after a backlog.
+    pub(super) fn give_back(&self) -> Result<(), StorageError> {
+        let _one = self.checkpointing.lock();
+        let stat = self.read(Group::stat);
+        let rows = stat.messages_stored
+            + stat.inbox_messages
+            + stat.subscriptions
+            + stat.sessions_active
+            + stat.sessions_offline
+            + stat.sessions_ended;
+        self.engine().give_back(stat.messages_bytes.saturating_add(rows.saturating_mul(ROW_BYTES)))
     }
 
     fn snapshot(&self, checkpoint: bool) -> Result<Option<Snapshot<Types>>, StorageError> {

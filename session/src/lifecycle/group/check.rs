@@ -126,6 +126,8 @@ impl Group {
             *refs.entry(id).or_default() += 1;
         }
         invariants::equal("messages referred to", refs.len() as u64, self.messages.stored)?;
+        let bytes = refs.keys().filter_map(|id| self.messages.len(*id)).sum();
+        invariants::equal("bytes of messages", bytes, self.messages.bytes)?;
         for (id, count) in refs {
             invariants::equal(
                 "references of a message",

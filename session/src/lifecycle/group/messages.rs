@@ -1,16 +1,16 @@
 //! Message bodies of the group: each is stored once, counted by its references, in memory or only on disk.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use super::slots::Slots;
 use crate::message::Message;
 use crate::time::Millis;
 
-/// The table is cut into shards so that growing it never stops `apply` for long.
-const SHARDS: usize = 16;
 /// Dead ids that may wait in the eviction queue before it is swept.
 const DEAD_IDS_MAX: usize = 4_096;
 /// A message body is shorter than this (a packet has at most 256 MiB); the bit above marks "on disk".
@@ -20,7 +20,8 @@ pub(super) const MESSAGE_BYTES_MAX: u32 = 1 << 31;
 #[derive(Debug)]
 struct Stored {
     body: Option<Arc<Message>>,
-    refs: u32,
+    /// Not zero, so that an empty place needs no byte more.
+    refs: NonZeroU32,
     /// Length of the body; the highest bit says that its row is on disk.
     len_and_disk: u32,
 }
@@ -38,7 +39,7 @@ impl Stored {
 /// All messages that an inbox or a retained topic refers to.
 #[derive(Debug)]
 pub(super) struct Messages {
-    shards: Vec<HashMap<u64, Stored, FixedState>>,
+    slots: Slots<Stored>,
     /// Only messages that expire stand here.
     expires: HashMap<u64, Millis, FixedState>,
     /// Id of the next message; replicated, never reused.
@@ -50,6 +51,8 @@ pub(super) struct Messages {
     /// Resident and on disk, oldest first; may hold dead ids.
     evictable: VecDeque<u64>,
     pub resident_bytes: u64,
+    /// Of all bodies, on disk or not.
+    pub bytes: u64,
     resident: usize,
     pub stored: u64,
 }
@@ -57,13 +60,14 @@ pub(super) struct Messages {
 impl Messages {
     pub(super) fn new() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| HashMap::with_hasher(FixedState::default())).collect(),
+            slots: Slots::new(),
             expires: HashMap::with_hasher(FixedState::default()),
             next: 1,
             fresh: Vec::new(),
             freed: Vec::new(),
             evictable: VecDeque::new(),
             resident_bytes: 0,
+            bytes: 0,
             resident: 0,
             stored: 0,
         }
@@ -71,7 +75,8 @@ impl Messages {
 
     /// Stores `message` under the next id with `refs` references (at least 1).
     pub(super) fn insert(&mut self, message: &Message, refs: u32) -> u64 {
-        debug_assert!(refs > 0 && message.len() < MESSAGE_BYTES_MAX as usize);
+        let refs = NonZeroU32::new(refs).expect("a message that nobody refers to is not stored");
+        debug_assert!(message.len() < MESSAGE_BYTES_MAX as usize);
         let id = self.next;
         self.next += 1;
         let len_and_disk = u32::try_from(message.len()).expect("checked: a body is below 2 GiB");
@@ -82,20 +87,21 @@ impl Messages {
             self.expires.insert(id, at);
         }
         self.fresh.push(id);
-        self.shard(id).insert(id, Stored { body: Some(Arc::new(message.clone())), refs, len_and_disk });
+        self.bytes += u64::from(len_and_disk);
+        self.slots.insert(id, Stored { body: Some(Arc::new(message.clone())), refs, len_and_disk });
         id
     }
 
     /// Drops one reference and returns the length of the body; the last one frees it.
     pub(super) fn release(&mut self, id: u64) -> u64 {
-        let shard = &mut self.shards[id as usize % SHARDS];
-        let stored = shard.get_mut(&id).expect("an entry refers to a stored message (invariant Q2)");
+        let stored = self.slots.get_mut(id).expect("an entry refers to a stored message (invariant Q2)");
         let len = stored.len();
-        stored.refs -= 1;
-        if stored.refs > 0 {
+        if let Some(left) = NonZeroU32::new(stored.refs.get() - 1) {
+            stored.refs = left;
             return len;
         }
-        let stored = shard.remove(&id).expect("it was just found");
+        let stored = self.slots.remove(id).expect("it was just found");
+        self.bytes -= len;
         if stored.body.is_some() {
             self.resident_bytes -= len;
             self.resident -= 1;
@@ -111,15 +117,15 @@ impl Messages {
     }
 
     pub(super) fn body(&self, id: u64) -> Option<&Arc<Message>> {
-        self.shards[id as usize % SHARDS].get(&id)?.body.as_ref()
+        self.slots.get(id)?.body.as_ref()
     }
 
     pub(super) fn len(&self, id: u64) -> Option<u64> {
-        self.shards[id as usize % SHARDS].get(&id).map(Stored::len)
+        self.slots.get(id).map(Stored::len)
     }
 
     pub(super) fn refs(&self, id: u64) -> u32 {
-        self.shards[id as usize % SHARDS].get(&id).map_or(0, |stored| stored.refs)
+        self.slots.get(id).map_or(0, |stored| stored.refs.get())
     }
 
     pub(super) fn expires_at(&self, id: u64) -> Option<Millis> {
@@ -131,12 +137,13 @@ impl Messages {
         if id == 0 || id >= self.next || len >= MESSAGE_BYTES_MAX {
             return false;
         }
-        let shard = &mut self.shards[id as usize % SHARDS];
-        if let Some(stored) = shard.get_mut(&id) {
-            stored.refs += 1;
+        if let Some(stored) = self.slots.get_mut(id) {
+            stored.refs = stored.refs.saturating_add(1);
             return stored.len() == u64::from(len) && self.expires_at(id) == expires_at;
         }
-        shard.insert(id, Stored { body: None, refs: 1, len_and_disk: len | MESSAGE_BYTES_MAX });
+        self.bytes += u64::from(len);
+        self.slots
+            .insert(id, Stored { body: None, refs: NonZeroU32::MIN, len_and_disk: len | MESSAGE_BYTES_MAX });
         self.stored += 1;
         if let Some(at) = expires_at {
             self.expires.insert(id, at);
@@ -147,7 +154,7 @@ impl Messages {
     /// Visits the bodies to write and the ids to delete since the last call.
     pub(super) fn drain(&mut self, visit: &mut dyn FnMut(u64, Option<&Message>)) {
         for id in std::mem::take(&mut self.fresh) {
-            let Some(stored) = self.shards[id as usize % SHARDS].get_mut(&id) else { continue };
+            let Some(stored) = self.slots.get_mut(id) else { continue };
             stored.len_and_disk |= MESSAGE_BYTES_MAX;
             let body = stored.body.as_ref().expect("a body that is not on disk is resident");
             visit(id, Some(body));
@@ -157,10 +164,8 @@ impl Messages {
             visit(id, None);
         }
         if self.evictable.len() > 2 * self.resident + DEAD_IDS_MAX {
-            let shards = &self.shards;
-            self.evictable.retain(|id| {
-                shards[*id as usize % SHARDS].get(id).is_some_and(|stored| stored.body.is_some())
-            });
+            let slots = &self.slots;
+            self.evictable.retain(|id| slots.get(*id).is_some_and(|stored| stored.body.is_some()));
         }
     }
 
@@ -168,7 +173,7 @@ impl Messages {
     pub(super) fn evict(&mut self, budget_bytes: u64) {
         while self.resident_bytes > budget_bytes {
             let Some(id) = self.evictable.pop_front() else { return };
-            let Some(stored) = self.shards[id as usize % SHARDS].get_mut(&id) else { continue };
+            let Some(stored) = self.slots.get_mut(id) else { continue };
             if stored.body.take().is_some() {
                 self.resident_bytes -= stored.len();
                 self.resident -= 1;
@@ -178,12 +183,17 @@ impl Messages {
 
     /// Ids of all messages, ascending.
     pub(super) fn ids(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.shards.iter().flat_map(|shard| shard.keys().copied()).collect();
-        ids.sort_unstable();
-        ids
+        self.slots.ids()
     }
+}
 
-    fn shard(&mut self, id: u64) -> &mut HashMap<u64, Stored, FixedState> {
-        &mut self.shards[id as usize % SHARDS]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P9: what ten million of them take is bounded by this.
+    #[test]
+    fn a_stored_message_is_small() {
+        assert_eq!(size_of::<Option<Stored>>(), 16);
     }
 }

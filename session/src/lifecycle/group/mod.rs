@@ -47,6 +47,7 @@ mod read;
 mod retained;
 mod rows;
 mod sessions;
+mod slots;
 mod stamps;
 mod state;
 mod will;
@@ -210,6 +211,8 @@ pub struct GroupStat {
     pub inbox_messages: u64,
     pub inbox_bytes: u64,
     pub messages_stored: u64,
+    /// Bytes of their bodies, in memory or not.
+    pub messages_bytes: u64,
     pub messages_resident_bytes: u64,
     pub retained: u64,
     pub wills_armed: u64,
@@ -230,6 +233,7 @@ impl std::ops::Add for GroupStat {
             inbox_messages: self.inbox_messages + other.inbox_messages,
             inbox_bytes: self.inbox_bytes + other.inbox_bytes,
             messages_stored: self.messages_stored + other.messages_stored,
+            messages_bytes: self.messages_bytes + other.messages_bytes,
             messages_resident_bytes: self.messages_resident_bytes + other.messages_resident_bytes,
             retained: self.retained + other.retained,
             wills_armed: self.wills_armed + other.wills_armed,

@@ -272,6 +272,7 @@ impl Group {
     pub fn stat(&self) -> GroupStat {
         GroupStat {
             messages_stored: self.messages.stored,
+            messages_bytes: self.messages.bytes,
             messages_resident_bytes: self.messages.resident_bytes,
             ..self.stat
         }
