@@ -267,6 +267,7 @@ impl Node {
             started_at: self.shared.clock.millis(),
             recorder: self.shared.metrics.control(),
             retirer,
+            lists: monitor::Turns::default(),
         };
         self.admin = admin::start(config, Arc::new(operator), self.shared.metrics.clone()).await?;
         Ok(())

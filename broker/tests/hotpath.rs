@@ -7,7 +7,8 @@ mod hotpath_support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hotpath_support::{Client, Got, gone_member, payload, start};
+use gateway::link::LinkId;
+use hotpath_support::{Client, Got, gone_member, gone_member_at, payload, start};
 use session::id::Key;
 use session::lifecycle::{Command, Reply, SessionRef};
 use storage::{Done, Proposal};
@@ -411,6 +412,47 @@ async fn scenario_85_a_message_for_a_member_that_is_gone_goes_to_another_one() {
         assert!(left.remove(payload(&member.message().await)), "each once");
     }
     assert!(member.is_quiet().await);
+}
+
+/// P9, MQTT 5 §4.8.2: the search for a member that takes a message ends, and a message of which nobody takes is counted: one whose members
+/// are all gone, on whatever worker, and one that an offline session would get with QoS 0 only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p9_a_shared_message_that_nobody_takes_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path(), &[]).await;
+    for (worker, share) in [(0, "$share/a/s/#"), (1, "$share/b/s/#")] {
+        (1_000..1_040)
+            .for_each(|slot| gone_member_at(&node, LinkId { worker, slot, serial: 1 }, None, share));
+    }
+    let (mut offline, _) = Client::connect(&node, "offline", 300, WIDE).await;
+    offline.subscribe("$share/c/s/#", 0).await;
+    drop(offline);
+    let subscriber = || {
+        let router = &node.shared().router;
+        let message = session::message::Message::new("s/1", &[], b"");
+        router.route(&message, broker::route::PartyId::default(), false, None).live.len()
+    };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while subscriber() > 2 {
+        assert!(tokio::time::Instant::now() < deadline, "its connection is gone");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (mut publisher, _) = Client::connect(&node, "p", 0, WIDE).await;
+    publisher.publish("s/1", "x", 1, false, 1);
+    publisher.flush().await;
+    assert_eq!(publisher.next().await, Some(Got::Ack(0x40, 1, 0)));
+    let unserved = || {
+        let page = node.shared().metrics.render();
+        let series = "exactmq_messages_dropped_total{reason=\"share_unserved\"} ";
+        let line = page.lines().find_map(|line| line.strip_prefix(series)).expect("the series is there");
+        line.parse::<u64>().unwrap()
+    };
+    while unserved() < 3 {
+        assert!(tokio::time::Instant::now() < deadline, "{} are counted", unserved());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(publisher.is_quiet().await);
+    assert_eq!(unserved(), 3, "each share once");
 }
 
 /// MQTT 5 §4.8.2, scenario 85, P5: a message whose durable member had ended when it was applied goes to another one before it is

@@ -8,7 +8,8 @@
 //! ```
 //! A SUBACK waits for the nodes that are Counted or Doubted: those may hold a table that is valid and does not have the subscription.
 //! One of a shared subscription waits for a node that sends everything too: that names no share of which it was not told, since another
-//! member may have the message. It does not wait for longer than [`SHARES_WAIT`] for a node that does not come to know everything.
+//! member may have the message. It does not wait for longer than [`SHARES_WAIT`] for a node that does not come to know everything, be it
+//! that there is much to tell.
 //! One that is Free cannot be reached, or sends everything here and asks a majority before it routes to inboxes. A node begins as
 //! Doubted: it may hold what an earlier boot told it. The state changes before a call leaves that may make a table
 //! valid, because its answer can be lost.
@@ -43,6 +44,11 @@ const LEASE_SLACK: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a shared subscription waits for a node that is being told everything.
 const SHARES_WAIT: Duration = Duration::from_secs(4);
+/// How often what changed while everything was told is told too, as long as it is more than one call takes, before the table is about to
+/// become valid: from then on subscriptions wait for it.
+const CATCH_UPS_MAX: u32 = 16;
+/// Changes after which that ends: what changed since the beginning must still be in the log.
+const CATCH_UP_CHANGES_MAX: u64 = 32_768;
 /// Changes in one call.
 const CHANGES_MAX: usize = 8_192;
 /// Bytes of filters in one call, unless one alone is larger: the other node takes them in without a pause.
@@ -126,6 +132,18 @@ impl Confirmations {
                 Some(belief) => state.beliefs.insert(node, belief),
                 None => state.beliefs.remove(&node),
             };
+        }
+        self.settle();
+    }
+
+    /// Shared subscriptions do not wait for this node any longer, unless it may have a table.
+    fn release_shares(&self, node: u64) {
+        {
+            let mut state = self.state.lock();
+            if state.beliefs.get(&node) != Some(&Belief::Everything) {
+                return;
+            }
+            state.beliefs.remove(&node);
         }
         self.settle();
     }
@@ -310,18 +328,19 @@ impl Announcer {
         }
         // From here on it sends everything.
         self.free();
-        match self.tell_filters(round, &filters).await {
-            Ok(Ok(())) => {}
+        let told = match self.tell_table(round, through, filters).await {
+            Ok(Ok(told)) => told,
             Ok(Err(TellAll)) => return Ok(Err(TellAll)),
             Err(NoAnswer) => return Err(Some(self.free())),
-        }
+        };
         self.confirmations.set(self.node, Some(Belief::Counted(through)));
         // Until just now a subscription was confirmed because the node sends everything: it is in the table before that is valid. A stored
         // one was committed before it was confirmed, hence before Finish leaves: the node follows every group past it before it takes
         // Finish, and asks a majority till then.
         let Since::Changes(late) = self.announced.since(through, usize::MAX) else { return Ok(Err(TellAll)) };
+        let last = Late::of(told, behind(&late, told - through)).added;
         let late = Late::of(through, late);
-        match self.tell_filters(round, &late.added).await {
+        match self.tell_filters(round, &last).await {
             Ok(Ok(())) => {}
             Ok(Err(TellAll)) => return Ok(Err(TellAll)),
             Err(NoAnswer) => return Err(Some(self.free())),
@@ -341,6 +360,34 @@ impl Announcer {
         }
     }
 
+    /// Sends the table as it was at change `through`, then what was added meanwhile, until that is little; through which change it was told.
+    async fn tell_table(
+        &self,
+        round: u64,
+        through: u64,
+        filters: Vec<Arc<str>>,
+    ) -> Result<Result<u64, TellAll>, NoAnswer> {
+        let mut told = through;
+        let mut next = Late { through, added: filters, rest: Vec::new() };
+        for _ in 0..=CATCH_UPS_MAX {
+            match self.tell_filters(round, &next.added).await {
+                Ok(Ok(())) => {}
+                Ok(Err(TellAll)) => return Ok(Err(TellAll)),
+                Err(NoAnswer) => return Err(NoAnswer),
+            }
+            told = next.through;
+            let Since::Changes(late) = self.announced.since(told, usize::MAX) else {
+                return Ok(Err(TellAll));
+            };
+            next = Late::of(told, late);
+            let is_little = page(&next.added, |filter| wire::filter_bytes(filter)) == next.added.len();
+            if is_little || told - through >= CATCH_UP_CHANGES_MAX {
+                break;
+            }
+        }
+        Ok(Ok(told))
+    }
+
     /// Sends what everything and its additions left out, in pages; the last one brings the table past all of it.
     async fn tell_rest(&self, base: u64, late: &Late) -> Told {
         let mut rest = &late.rest[..];
@@ -357,7 +404,8 @@ impl Announcer {
         Ok(Ok(()))
     }
 
-    /// Sends a part of everything, in pages.
+    /// Sends a part of everything, in pages. However many there are, nobody waits for longer than [`SHARES_WAIT`], and one call, because
+    /// of them.
     async fn tell_filters(&self, round: u64, filters: &[Arc<str>]) -> Told {
         let mut rest = filters;
         while !rest.is_empty() {
@@ -366,6 +414,9 @@ impl Announcer {
             match self.call(wire::chunk(self.format, round, filters)).await {
                 Ok(Ok(())) => {}
                 not_done => return not_done,
+            }
+            if self.telling_since.is_some_and(|since| since.elapsed() >= SHARES_WAIT) {
+                self.confirmations.release_shares(self.node);
             }
         }
         Ok(Ok(()))
@@ -394,6 +445,12 @@ impl Announcer {
     async fn ask(&self, payload: bytes::Bytes) -> Result<bytes::Bytes, NotAnswered> {
         self.peers.call(self.node, services::ROUTES, payload, Instant::now() + CALL).await
     }
+}
+
+/// Those of `changes` that follow the first `count`.
+fn behind(changes: &[RouteChange], count: u64) -> Vec<RouteChange> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    changes.get(count..).unwrap_or_default().to_vec()
 }
 
 /// How many of these go into one call: at least one, if there is any.

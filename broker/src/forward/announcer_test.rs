@@ -40,6 +40,8 @@ enum During {
     Once,
     /// It is subscribed to, given up, and subscribed to again behind more than fits into one call.
     Churn,
+    /// Much more is subscribed to than fits into one call.
+    Flood,
 }
 
 /// Node 2 as node 1 calls it.
@@ -57,6 +59,8 @@ struct Other {
     begins: AtomicU64,
     /// It takes Begin and nothing else.
     only_begins: AtomicBool,
+    /// It takes its time for each part of everything.
+    is_slow: AtomicBool,
     /// It is of the version before.
     is_old: AtomicBool,
     /// Formats and stored changes that it heard of.
@@ -75,6 +79,7 @@ impl PeerCalls for Other {
     fn call(&self, node_id: u64, _service: u16, payload: Bytes, _deadline: Instant) -> CallFuture {
         let lost = Err(NotAnswered::Unknown { node_id, reason: String::new() });
         let mut answer = lost.clone();
+        let is_chunk = matches!(RouteCall::read(&payload), Ok(RouteCall::Chunk { .. }));
         if !self.lose_calls.load(Ordering::SeqCst) {
             let read = RouteCall::read(&payload).expect("legal");
             if self.is_old.load(Ordering::SeqCst) && payload[0] > wire::ROUTES_OLD {
@@ -105,7 +110,13 @@ impl PeerCalls for Other {
         if self.lose_answers.load(Ordering::SeqCst) {
             answer = lost;
         }
-        Box::pin(std::future::ready(answer))
+        let pause = if is_chunk && self.is_slow.load(Ordering::SeqCst) { CHUNK } else { Duration::ZERO };
+        Box::pin(async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            answer
+        })
     }
 }
 
@@ -119,6 +130,9 @@ impl Other {
 
 impl During {
     fn happen(self, router: &Router) {
+        if self == Self::Flood {
+            return flood(router);
+        }
         let late = subscribe(router, "late", 999_999);
         if self == Self::Churn {
             router.forget(&late);
@@ -138,6 +152,16 @@ fn subscribe(router: &Router, topic: &str, client: u64) -> Arc<Subscriber> {
     let filter = TopicFilter::parse(topic).expect("a valid filter");
     router.subscribe(&subscriber, &[(filter, options)]);
     subscriber
+}
+
+/// How long a slow node takes for a part of everything.
+const CHUNK: Duration = Duration::from_millis(500);
+/// More than as many parts as it takes in while a shared subscription waits.
+const PARTS: u64 = 12;
+
+fn flood(router: &Router) {
+    let long = "x".repeat(PAGE_BYTES_MAX / 2);
+    (0..PARTS).for_each(|at| drop(subscribe(router, &format!("{at}/{long}"), 2_000_000 + at)));
 }
 
 struct Pair {
@@ -168,6 +192,7 @@ impl Pair {
             missed_late: AtomicBool::new(false),
             begins: AtomicU64::new(0),
             only_begins: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
             is_old: AtomicBool::new(false),
             heard: Mutex::default(),
         });
@@ -357,6 +382,33 @@ async fn p9_a_shared_subscription_waits_for_a_bounded_time() {
     pair.other.only_begins.store(true, Ordering::SeqCst);
     pair.subscribe("$share/g/s", 1);
     pair.confirmed(1).await;
+}
+
+/// P7, P9: nor while it is being told so much that it takes long, whether that was there at the beginning or came meanwhile; others do
+/// not wait for that at all.
+#[tokio::test]
+async fn p9_no_subscription_waits_for_a_long_telling() {
+    let waits = |during: Option<During>| async move {
+        let pair = Pair::with(during, true);
+        pair.other.is_slow.store(true, Ordering::SeqCst);
+        if during.is_none() {
+            flood(&pair.here);
+        }
+        until("it is being told", || pair.other.begins.load(Ordering::SeqCst) > 0).await;
+        let began = Instant::now();
+        pair.subscribe("$share/g/s", 1);
+        pair.subscribe("a", 2);
+        pair.confirmed(2).await;
+        assert!(began.elapsed() < CHUNK, "it sends everything");
+        pair.confirmed(1).await;
+        let waited = began.elapsed();
+        assert!(waited >= SHARES_WAIT - CALL && waited <= SHARES_WAIT + CALL, "{waited:?}");
+        assert!(!pair.other.tables.are_known(&[1]));
+        pair.known().await;
+        assert!(began.elapsed() > SHARES_WAIT + CALL, "it took long");
+        assert!(pair.sends("s") && pair.sends("a") && !pair.sends("none"));
+    };
+    tokio::join!(waits(None), waits(Some(During::Flood)));
 }
 
 /// P7: a SUBACK of a durable session waits until the other node was told how far it has to follow the group.

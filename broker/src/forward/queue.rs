@@ -28,6 +28,8 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 const REQUEST_BYTES_MAX: usize = 8 << 20;
 /// Bytes that a waiting message is taken to need beside its body.
 const OVERHEAD: usize = 256;
+/// Bytes that a share of it is taken to need, with who waits for that.
+const SHARE_OVERHEAD: usize = 128;
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// A node that cannot be reached for so long is lost, and its live subscribers with it.
@@ -99,7 +101,8 @@ impl Queue {
         Self { node, waiting: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Takes messages; those that find no room are dropped. How many, and who waited for them.
+    /// Takes messages; those that find no room are refused, and who waited for them is told. How many of those are dropped: one that was
+    /// only for members of shares goes on to others.
     pub(super) fn push(&self, forwards: Vec<Forward>) -> u64 {
         let mut refused = Vec::new();
         {
@@ -109,18 +112,19 @@ impl Queue {
                     QoS::AtMostOnce => QUEUE_BYTES_MAX / 2,
                     QoS::AtLeastOnce | QoS::ExactlyOnce => QUEUE_BYTES_MAX,
                 };
-                let bytes = weight(&forward);
                 // One that is too large for the room alone still goes when nothing waits.
-                if waiting.closed || (waiting.bytes > 0 && waiting.bytes + bytes > room) {
+                if waiting.closed || (waiting.bytes > 0 && waiting.bytes + weight(&forward) > room) {
                     refused.push(forward);
                 } else {
-                    waiting.bytes += bytes;
-                    waiting.forwards.push_back(forward);
+                    for part in parts(forward) {
+                        waiting.bytes += weight(&part);
+                        waiting.forwards.push_back(part);
+                    }
                 }
             }
         }
         self.wake.notify_one();
-        let count = refused.len() as u64;
+        let count = dropped(&refused, &Outcome::Refused);
         complete(refused, &Outcome::Refused);
         count
     }
@@ -164,17 +168,16 @@ impl Queue {
                 }
                 // Told also when this task is dropped in the middle.
                 let mut batch = UnderWay { forwards: batch, outcome: Outcome::Lost };
-                let count = batch.forwards.len() as u64;
                 if wire::forward_bytes(&batch.forwards[0]) > wire::batch_room(REQUEST_BYTES_MAX) {
-                    recorder.dropped(DropReason::ForwardTooLarge, count);
                     batch.outcome = Outcome::Refused;
+                    recorder.dropped(DropReason::ForwardTooLarge, dropped(&batch.forwards, &batch.outcome));
                     continue;
                 }
                 fate.number += 1;
                 let payload = wire::batch(fate.number, &batch.forwards);
                 batch.outcome = self.deliver(&*peers, &mut fate, payload).await;
                 if !matches!(batch.outcome, Outcome::Taken(_)) {
-                    recorder.dropped(DropReason::ForwardLost, count);
+                    recorder.dropped(DropReason::ForwardLost, dropped(&batch.forwards, &batch.outcome));
                 }
             }
         }
@@ -254,7 +257,34 @@ impl Drop for UnderWay {
 }
 
 fn weight(forward: &Forward) -> usize {
-    forward.message.len() + OVERHEAD
+    forward.message.len() + OVERHEAD + forward.shares.len() * SHARE_OVERHEAD
+}
+
+/// A message that is for more shares than can be named at once goes several times, the first time to everyone.
+fn parts(mut forward: Forward) -> SmallVec<[Forward; 1]> {
+    let mut parts = SmallVec::new();
+    loop {
+        let named = wire::shares_at_once(&forward.shares);
+        let rest: SmallVec<_> = forward.shares.drain(named..).collect();
+        let is_last = rest.is_empty();
+        let (message, publisher) = (Arc::clone(&forward.message), forward.publisher.clone());
+        parts.push(forward);
+        if is_last {
+            return parts;
+        }
+        forward = Forward { message, publisher, everyone: false, shares: rest, done: None };
+    }
+}
+
+/// How many messages are lost for somebody who would have got them; what is only for members of shares that others are looked for is not.
+fn dropped(forwards: &[Forward], outcome: &Outcome) -> u64 {
+    let is_dropped = |(at, forward): &(usize, &Forward)| {
+        let leaves = |share: &ForwardedShare| {
+            share.done.is_some() && outcome.leaves(*at, &share.filter, forward.message.qos)
+        };
+        forward.everyone || !forward.shares.iter().all(leaves)
+    };
+    forwards.iter().enumerate().filter(is_dropped).count() as u64
 }
 
 fn complete(forwards: impl IntoIterator<Item = Forward>, outcome: &Outcome) {

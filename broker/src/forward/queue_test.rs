@@ -25,7 +25,12 @@ struct Node {
     script: Mutex<VecDeque<NotAnswered>>,
     /// What the batches that are taken are answered.
     unserved: Mutex<Unserved>,
+    /// Shares that it never serves.
+    unknown: Mutex<Vec<Arc<str>>>,
     seen: Mutex<Vec<(u64, Vec<String>)>>,
+    /// Shares that a message was for, and times that one was for everyone.
+    shares: Mutex<Vec<Arc<str>>>,
+    everyone: AtomicUsize,
     calls: AtomicUsize,
 }
 
@@ -43,8 +48,17 @@ impl PeerCalls for Node {
         let (number, messages, _) = wire::read_batch(&payload).expect("legal");
         let topics = messages.iter().map(|received| received.message.topic().to_owned()).collect();
         self.seen.lock().push((number, topics));
-        let answer =
-            self.script.lock().pop_front().map_or_else(|| Ok(wire::unserved(&self.unserved.lock())), Err);
+        self.shares.lock().extend(messages.iter().flat_map(|received| received.shares.iter().cloned()));
+        let everyone = messages.iter().filter(|received| received.everyone).count();
+        self.everyone.fetch_add(everyone, Ordering::SeqCst);
+        let mut unserved = self.unserved.lock().clone();
+        let named =
+            messages.iter().flat_map(|message| message.shares.iter().map(|share| (message.at, share)));
+        let unknown = self.unknown.lock();
+        unserved.extend(
+            named.filter(|(_, share)| unknown.contains(share)).map(|(at, share)| (at, share.clone())),
+        );
+        let answer = self.script.lock().pop_front().map_or_else(|| Ok(wire::unserved(&unserved)), Err);
         Box::pin(std::future::ready(answer))
     }
 }
@@ -142,6 +156,53 @@ async fn p9_a_message_too_large_for_the_link_is_dropped() {
     until("both are told", || *port.0.lock() == [1, 2]).await;
     running.abort();
     assert_eq!(*node.seen.lock(), [(1, vec!["small".to_owned()])]);
+}
+
+/// MQTT 5 §4.8.2, WIRE.md §9: every share of a message reaches the node, however many there are and however long their filters, and each
+/// is told what became of it.
+#[tokio::test]
+async fn mqtt_4_8_2_a_message_is_for_any_number_of_shares() {
+    for (count, len) in [(255, 1), (256, 1), (1_000, 1), (300, 60_000)] {
+        let node = Arc::new(Node::default());
+        let port = Arc::new(Port::default());
+        let mut forward = forward("t", QoS::AtLeastOnce, 1, Some((&port, u64::MAX)));
+        let filters: Vec<Arc<str>> =
+            (0..count).map(|at| format!("$share/{}{at}/t", "g".repeat(len)).into()).collect();
+        for (token, filter) in (0..).zip(&filters) {
+            let done = Some(Waiter { port: port.clone(), token });
+            forward.shares.push(ForwardedShare { filter: filter.clone(), done });
+        }
+        node.unknown.lock().push(filters[1].clone());
+        let (queue, running) = start(&node);
+        queue.push(vec![forward]);
+        until("all are told", || port.0.lock().len() == count + 1).await;
+        running.abort();
+        assert_eq!(*node.shares.lock(), filters, "{count} shares");
+        assert_eq!(node.everyone.load(Ordering::SeqCst), 1, "once to everyone");
+        assert_eq!(*port.1.lock(), [1], "nobody took it for that one");
+    }
+}
+
+/// P9: a message that goes on to another member of its share is no drop; one that a subscriber misses is, once.
+#[tokio::test]
+async fn p9_what_others_take_is_not_counted_as_dropped() {
+    let queue = Queue::new(2);
+    queue.close();
+    let port = Arc::new(Port::default());
+    let of_share = |everyone, token: Option<u64>| {
+        let mut forward = forward("t", QoS::AtLeastOnce, 1, None);
+        forward.everyone = everyone;
+        let done = token.map(|token| Waiter { port: port.clone(), token });
+        forward.shares.push(ForwardedShare { filter: "$share/g/t".into(), done });
+        forward
+    };
+    assert_eq!(queue.push(vec![of_share(false, Some(1)), of_share(true, Some(2)), of_share(false, None)]), 2);
+    assert_eq!(*port.1.lock(), [1, 2]);
+    let batch = [of_share(false, Some(3)), of_share(true, Some(4))];
+    assert_eq!(dropped(&batch, &Outcome::Lost), 1);
+    let mut twice = of_share(false, Some(5));
+    Arc::make_mut(&mut twice.message).qos = QoS::ExactlyOnce;
+    assert_eq!(dropped(&[twice], &Outcome::Lost), 1, "[MQTT-4.8.2-5]: it is for nobody else");
 }
 
 /// MQTT 5 §4.8.2, [MQTT-4.8.2-5]: a share that a node did not serve is somebody else's; one that it may have served only with QoS 1.

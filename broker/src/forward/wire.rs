@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use storage::GroupId;
 
-use super::queue::Forward;
+use super::queue::{Forward, ForwardedShare};
 use crate::route::RouteChange;
 use crate::worker::Unserved;
 
@@ -49,6 +49,11 @@ const EVERYONE: u8 = 0x80;
 const BATCH_HEADER_BYTES: usize = 1 + 8 + 4;
 /// Bytes of one message beside its strings, at most: flags, expiry, five lengths, count of shares.
 const MESSAGE_HEADER_BYTES: usize = 1 + 8 + 2 + 2 + 1 + 2 + 4 + 4;
+
+/// Shares that one message of a batch names: their number has one byte.
+const SHARES_MAX: usize = u8::MAX as usize;
+/// Bytes of the filters of those shares, unless one alone is larger: a message that fits a request fits with them.
+const SHARES_BYTES_MAX: usize = 64 << 10;
 
 /// What came is not what WIRE.md describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -244,10 +249,24 @@ pub(super) struct Received {
     pub shares: SmallVec<[Arc<str>; 1]>,
 }
 
+/// How many of these one message of a batch names: at least one, if there is any.
+pub(super) fn shares_at_once(shares: &[ForwardedShare]) -> usize {
+    let mut bytes = 0;
+    let fits = |share: &&ForwardedShare| {
+        bytes += share_bytes(share);
+        bytes <= SHARES_BYTES_MAX
+    };
+    shares.iter().take(SHARES_MAX).take_while(fits).count().max(1).min(shares.len())
+}
+
+fn share_bytes(share: &ForwardedShare) -> usize {
+    2 + share.filter.len()
+}
+
 /// Bytes that `forward` needs in a batch, at most.
 pub(super) fn forward_bytes(forward: &Forward) -> usize {
     let publisher = forward.publisher.as_ref().map_or(0, |key| key.namespace.len() + key.client_id.len());
-    let shares = forward.shares.iter().map(|share| 2 + share.filter.len()).sum::<usize>();
+    let shares = forward.shares.iter().map(share_bytes).sum::<usize>();
     MESSAGE_HEADER_BYTES + publisher + shares + forward.message.len()
 }
 
@@ -256,7 +275,7 @@ pub(super) fn batch_room(payload_bytes_max: usize) -> usize {
     payload_bytes_max.saturating_sub(BATCH_HEADER_BYTES)
 }
 
-/// The request that carries `batch` under its number.
+/// The request that carries `batch` under its number. No message in it names more shares than [`shares_at_once`].
 pub(super) fn batch(number: u64, batch: &[Forward]) -> Bytes {
     let bytes = batch.iter().map(forward_bytes).sum::<usize>();
     let mut out = BytesMut::with_capacity(BATCH_HEADER_BYTES + bytes);
@@ -274,7 +293,8 @@ fn put_forward<'a>(out: &mut BytesMut, forward: &'a Forward, last: &mut Option<&
     let message = &forward.message;
     let publisher = forward.publisher.as_ref();
     let is_same = publisher.is_some() && publisher == *last;
-    let shares = &forward.shares[..forward.shares.len().min(usize::from(u8::MAX))];
+    let shares = &forward.shares[..];
+    debug_assert!(shares.len() <= SHARES_MAX, "the queue split it");
     let mut flags = message.qos as u8;
     for (flag, holds) in [
         (RETAIN, message.retain),

@@ -72,6 +72,10 @@ labels! {
         ForwardLost = "forward_lost",
         /// Larger than what the link to another node carries.
         ForwardTooLarge = "forward_too_large",
+        /// No member of its shared subscription is left that could take it, or none of those that were tried.
+        ShareUnserved = "share_unserved",
+        /// The store lost its append to the inbox of a member of a shared subscription, several times over, or stopped.
+        AppendLost = "append_lost",
         /// The node holds as many retained messages as it may, or the value is too large to be retained.
         Retained = "retained",
         /// The topic name has more than 256 levels.

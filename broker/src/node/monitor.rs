@@ -1,5 +1,7 @@
-//! Channels and their members, as operators ask for them: read from the replicated state, a few rows at a time, so that no commit waits
+//! Channels and their members, as operators ask for them: read from the replicated state, a little at a time, so that no commit waits
 //! for a long list.
+
+mod walk;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -13,7 +15,9 @@ use session::queue::{ChannelStat, Hold, Kind, MemberStat, Role, SealReason};
 use session::time::Millis;
 use storage::GroupId;
 use storage::lease::{LeaseRef, LeaseView, Standing};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
+use self::walk::{Place, Seen, Shares, WORK_AT_ONCE, Work, walk};
 use super::operator::Operator;
 use crate::admin::table::{Best, Position};
 use crate::admin::{
@@ -22,8 +26,10 @@ use crate::admin::{
     end_reason_word, member_text, session_text,
 };
 
-/// Rows of one group that are looked at under one lock.
-const ROWS_AT_ONCE: usize = 1_024;
+/// Lists that are made at a time: each may look at every row of the node.
+const LISTS_MAX: usize = 2;
+/// How long one waits for its turn.
+const TURN_WAIT: Duration = Duration::from_secs(5);
 /// Shared subscriptions that are counted for one page.
 const SHARES_MAX: usize = 100_000;
 
@@ -66,8 +72,33 @@ impl Members<'_> {
     }
 }
 
+/// Whose turn it is to make a list.
+#[derive(Debug)]
+pub(super) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(LISTS_MAX))
+    }
+}
+
+impl Turns {
+    async fn take(&self, wait: Duration) -> Result<SemaphorePermit<'_>, PortError> {
+        match tokio::time::timeout(wait, self.0.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            // It is never closed.
+            Ok(Err(_)) | Err(_) => {
+                let what =
+                    format!("{LISTS_MAX} lists of channels or members are being made; ask again later");
+                Err(PortError::Unavailable(what))
+            }
+        }
+    }
+}
+
 impl Operator {
     pub(super) async fn channels_page(&self, query: ChannelQuery) -> Result<ChannelPage, PortError> {
+        let _turn = self.lists.take(TURN_WAIT).await?;
         self.newest_of_all().await?;
         let mut table = Table {
             best: Best::new(query.limit, query.after.clone()),
@@ -89,6 +120,7 @@ impl Operator {
     }
 
     pub(super) async fn members_page(&self, query: MemberQuery) -> Result<MemberPage, PortError> {
+        let _turn = self.lists.take(TURN_WAIT).await?;
         self.newest_of_all().await?;
         let mut table = Table {
             best: Best::new(query.limit, query.after.clone()),
@@ -145,13 +177,16 @@ impl Operator {
             let stale = self.stale(group);
             loop {
                 let flow = self.shared.store.read(group, |rows| {
-                    for (seen, stat) in rows.space().channels_after(after).enumerate() {
-                        if seen == ROWS_AT_ONCE || table.is_done() {
-                            return ControlFlow::Continue(());
-                        }
+                    let mut work = Work::begin();
+                    for stat in rows.space().channels_after(after) {
+                        // Its figures are put together from those of its parts.
+                        work.spend(1 + stat.subs + stat.producers + stat.consumers);
                         after = stat.channel;
                         let id = ChannelId::Queue { group: group.0, channel: stat.channel };
                         table.offer(id, queue_channel(&stat, group, stale));
+                        if work.is_over() || table.is_done() {
+                            return ControlFlow::Continue(());
+                        }
                     }
                     ControlFlow::Break(())
                 });
@@ -176,8 +211,9 @@ impl Operator {
         let enough = if table.by_id { table.query.limit + 1 } else { usize::MAX };
         for group in self.groups() {
             let mut wanted = 0;
-            self.each_session(group, from.as_ref(), |rows, row| {
+            self.each_session(group, from.as_ref(), |rows, row, work| {
                 for inbox in rows.inboxes(&row.owner.key) {
+                    work.spend(1);
                     let generation = inbox.session_generation;
                     let id = ChannelId::Inbox { key: row.owner.key.clone(), generation };
                     // Those before the page are not on it, and do not fill it.
@@ -186,7 +222,7 @@ impl Operator {
                     let view = inbox_channel(&inbox, group, rows.quotas(), table.now);
                     wanted += usize::from(table.offer(id, view) && !before);
                 }
-                if wanted < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                if wanted < enough { Seen::All } else { Seen::Enough }
             })
             .await;
         }
@@ -196,15 +232,16 @@ impl Operator {
         // Filter to members.
         let mut shares: BTreeMap<Arc<str>, u64> = BTreeMap::new();
         for group in self.groups() {
-            self.each_session(group, None, |rows, row| {
-                for (filter, _) in rows.shared_subscriptions(row.lifetime) {
+            let mut of_session = Shares::default();
+            self.each_session(group, None, |rows, row, work| {
+                let seen = of_session.walk(rows, row, work, |filter| {
                     if let Some(members) = shares.get_mut(filter) {
                         *members += 1;
                     } else if table.query.wants(&share_channel(filter, 0)) {
                         shares.insert(filter.clone(), 1);
                     }
-                }
-                if shares.len() <= SHARES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                });
+                if shares.len() <= SHARES_MAX { seen } else { Seen::Enough }
             })
             .await;
         }
@@ -212,7 +249,10 @@ impl Operator {
             let what = format!("there are more than {SHARES_MAX} shared subscriptions; narrow it with name=");
             return Err(PortError::Limit(what));
         }
-        for (filter, members) in shares {
+        for (at, (filter, members)) in shares.into_iter().enumerate() {
+            if at % WORK_AT_ONCE == 0 {
+                tokio::task::yield_now().await;
+            }
             table.offer(ChannelId::Share { filter: filter.clone() }, share_channel(&filter, members));
         }
         Ok(())
@@ -234,15 +274,17 @@ impl Operator {
             let stale = self.stale(group);
             loop {
                 let flow = self.shared.store.read(group, |rows| {
-                    for (seen, stat) in rows.space().members_after(after).enumerate() {
-                        if seen == ROWS_AT_ONCE || table.is_done() {
-                            return ControlFlow::Continue(());
-                        }
+                    let mut work = Work::begin();
+                    for stat in rows.space().members_after(after) {
+                        work.spend(1);
                         after = stat.member;
                         if only.is_none_or(|only| only == stat.channel) {
                             let id = MemberId::Queue { group: group.0, member: stat.member };
                             let lease = held.get(&self.shared.queues.lease_ref(group.0, stat.lease));
                             table.offer(id, queue_member(rows, &stat, group, (lease, stale)));
+                        }
+                        if work.is_over() || table.is_done() {
+                            return ControlFlow::Continue(());
                         }
                     }
                     ControlFlow::Break(())
@@ -279,7 +321,7 @@ impl Operator {
         let enough = if table.by_id { table.query.limit + 1 } else { usize::MAX };
         for group in self.groups() {
             let mut wanted = 0;
-            self.each_session(group, from.as_ref(), |_, row| {
+            self.each_session(group, from.as_ref(), |_, row, _| {
                 let (key, generation) = (&row.owner.key, row.owner.session_generation);
                 let before = from.as_ref().is_some_and(|(last, seen)| (key, generation) <= (last, *seen));
                 if has_inbox(row) && !before {
@@ -288,7 +330,7 @@ impl Operator {
                     wanted +=
                         usize::from(table.offer(MemberId::Inbox { key: key.clone(), generation }, view));
                 }
-                if wanted < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                if wanted < enough { Seen::All } else { Seen::Enough }
             })
             .await;
         }
@@ -306,56 +348,34 @@ impl Operator {
         let behind = behind(table.by_id, table.query.after.as_ref()).cloned();
         let enough = if table.by_id { table.query.limit + 1 } else { usize::MAX };
         for group in self.groups() {
-            let mut wanted = 0;
-            self.each_session(group, from.as_ref(), |rows, row| {
-                for (filter, _) in rows.shared_subscriptions(row.lifetime) {
+            let (mut wanted, mut of_session) = (0, Shares::default());
+            self.each_session(group, from.as_ref(), |rows, row, work| {
+                let seen = of_session.walk(rows, row, work, |filter| {
                     if only.as_ref().is_some_and(|only| only != filter) {
-                        continue;
+                        return;
                     }
                     let id = MemberId::Share { key: row.owner.key.clone(), filter: filter.clone() };
                     if behind.as_ref().is_some_and(|behind| id <= *behind) {
-                        continue;
+                        return;
                     }
                     let view = session_member(row, filter.to_string(), ChannelKind::Share, table.now);
                     wanted += usize::from(table.offer(id, view));
-                }
-                if wanted < enough { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                });
+                if wanted < enough { seen } else { Seen::Enough }
             })
             .await;
         }
     }
 
-    /// Shows the sessions of a group in key order to `visit`, from the key of `from` on, until it breaks.
+    /// Shows the sessions of a group in key order to `visit`, from the key of `from` on, until it has enough.
     async fn each_session(
         &self,
         group: GroupId,
         from: Option<&(Key, u64)>,
-        mut visit: impl FnMut(&Group, &SessionRow) -> ControlFlow<()>,
+        mut visit: impl FnMut(&Group, &SessionRow, &mut Work) -> Seen,
     ) {
-        let store = &self.shared.store;
-        if let Some((key, _)) = from
-            && store.group_of(key) == group
-            && store.read(group, |rows| rows.session(key).is_some_and(|row| visit(rows, row).is_break()))
-        {
-            return;
-        }
-        let mut after = from.map(|(key, _)| key.clone());
-        loop {
-            let go_on = store.read(group, |rows| {
-                for (seen, row) in rows.sessions_after(after.as_ref()).enumerate() {
-                    if visit(rows, row).is_break() {
-                        return None;
-                    }
-                    if seen + 1 == ROWS_AT_ONCE {
-                        return Some(row.owner.key.clone());
-                    }
-                }
-                None
-            });
-            if go_on.is_none() {
-                return;
-            }
-            after = go_on;
+        let mut place = from.map_or_else(Place::default, |(key, _)| Place::at(key));
+        while self.shared.store.read(group, |rows| walk(rows, &mut place, &mut visit)) {
             tokio::task::yield_now().await;
         }
     }
@@ -637,5 +657,23 @@ fn session_member(row: &SessionRow, channel: String, kind: ChannelKind, now: Mil
         standing: None,
         keepalive_lag_ms: None,
         since_ms: row.connected_at.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P9: a few lists at a time, however many are asked for; one that does not get its turn is refused.
+    #[tokio::test]
+    async fn p9_few_lists_are_made_at_a_time() {
+        let turns = Turns::default();
+        let mut held = Vec::new();
+        for _ in 0..LISTS_MAX {
+            held.push(turns.take(Duration::ZERO).await.expect("a turn is free"));
+        }
+        assert!(matches!(turns.take(Duration::from_millis(1)).await, Err(PortError::Unavailable(_))));
+        let (turn, ()) = tokio::join!(turns.take(TURN_WAIT), async { held.clear() });
+        assert!(turn.is_ok());
     }
 }

@@ -9,6 +9,7 @@ use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState, 
 use session::time::Millis;
 use storage::{GroupId, StorageError};
 
+use super::monitor::Turns;
 use crate::admin::{
     AdminPort, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand, EndDone,
     EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, SessionDetail,
@@ -38,6 +39,7 @@ pub(super) struct Operator {
     pub started_at: Millis,
     pub recorder: ControlRecorder,
     pub retirer: Arc<Retirer>,
+    pub lists: Turns,
 }
 
 impl AdminPort for Operator {

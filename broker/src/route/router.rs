@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use session::id::Key;
 use session::lifecycle::{SubscriptionOptions, Target};
-use session::message::Message;
+use session::message::{Message, QoS};
 use session::topic::{TopicFilter, Tree};
 use smallvec::SmallVec;
 use storage::GroupId;
@@ -73,6 +73,12 @@ pub struct Route {
     pub shared: Vec<SharedTarget>,
     /// Other nodes: to their connections, or to one member there of the share with this filter.
     pub nodes: Vec<(u64, Option<Arc<str>>)>,
+    /// Shares whose chosen member is not there. [`Router`] looks for another one before it hands the route out.
+    left: Vec<Left>,
+    /// Shares of which nobody takes it who was not tried.
+    pub unserved: Vec<Left>,
+    /// Who was tried before of the share that is being served.
+    tried: Tried,
     /// Whether the message has any subscriber.
     pub matched: bool,
 }
@@ -81,7 +87,7 @@ pub struct Route {
 #[derive(Debug, Clone)]
 pub struct LiveTarget {
     pub link: LinkId,
-    pub qos: session::message::QoS,
+    pub qos: QoS,
     pub retain: bool,
     pub identifiers: SmallVec<[u32; 1]>,
     /// Filter of the shared subscription through which it comes.
@@ -345,22 +351,32 @@ impl Router {
             Outgoing { qos: message.qos, retain: message.retain, publisher, queue_qos0_offline, stamp };
         let mut route = Route::default();
         route.matched = select(&plan, &outgoing, &mut route);
+        self.serve_left(&mut route, message.topic(), &outgoing);
         route
     }
 
-    /// The next member of a shared subscription that takes `message`, after others that could not; nobody, when there is no other one
-    /// that may. `stamp`: see [`Outgoing::stamp`].
+    /// The next member of a shared subscription that takes `message`, after others that could not; [`Route::unserved`], when there is no
+    /// other one that may. `stamp`: see [`Outgoing::stamp`].
     #[must_use]
     pub fn route_shared(&self, left: &Left, message: &Message, stamp: Option<u64>) -> Route {
         let (qos, retain) = (message.qos, message.retain);
         let outgoing =
             Outgoing { qos, retain, publisher: PartyId::default(), queue_qos0_offline: false, stamp };
-        let mut route = Route::default();
-        route.matched = self.select_shared(left, message.topic(), &outgoing, &mut route);
-        for target in &mut route.live {
-            target.tried = Some(Box::new(left.tried.clone()));
-        }
+        let mut route = Route { left: vec![left.clone()], ..Route::default() };
+        self.serve_left(&mut route, message.topic(), &outgoing);
+        route.matched = route.unserved.is_empty();
         route
+    }
+
+    /// Looks for other members where the chosen one is not there.
+    fn serve_left(&self, route: &mut Route, topic: &str, message: &Outgoing) {
+        while let Some(left) = route.left.pop() {
+            route.tried = left.tried.clone();
+            if !self.select_shared(&left, topic, message, route) {
+                route.unserved.push(left);
+            }
+        }
+        route.tried = Tried::default();
     }
 
     /// The same into `sink`; whether somebody gets it.
@@ -376,7 +392,7 @@ impl Router {
         let readers = self.readers();
         let group = group
             .and_then(|group| group.readable(&readers, topic))
-            .and_then(|group| group.except(left.tried.links()));
+            .and_then(|group| group.except(&left.tried));
         select_share(&Share { group, nodes, has_nodes }, left.tried.nodes(), message, sink)
     }
 
@@ -529,7 +545,7 @@ impl Sink for Route {
             retain: shape.retain,
             identifiers: SmallVec::from_slice(shape.identifiers),
             share: shape.share.cloned(),
-            tried: None,
+            tried: (self.tried != Tried::default()).then(|| Box::new(self.tried.clone())),
         });
     }
 
@@ -541,7 +557,11 @@ impl Sink for Route {
         self.nodes.push((node, share.cloned()));
     }
 
-    fn nobody(&mut self, _share: &Arc<str>) {}
+    fn nobody(&mut self, share: &Arc<str>, member: Option<PartyId>) {
+        let mut tried = self.tried.clone();
+        member.into_iter().for_each(|member| tried.add_member(member));
+        self.left.push(Left { filter: Arc::clone(share), tried });
+    }
 
     fn durable(&mut self, group: GroupId, target: Target, share: Option<&Arc<str>>) {
         if let Some(filter) = share {

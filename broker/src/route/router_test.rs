@@ -54,6 +54,7 @@ struct Deliveries {
     durable: Vec<(u64, QoS, bool, Vec<u32>)>,
     remote: Vec<u16>,
     nodes: Vec<(u64, Option<String>)>,
+    nobody: Vec<(String, Option<PartyId>)>,
 }
 
 impl Sink for Deliveries {
@@ -69,7 +70,9 @@ impl Sink for Deliveries {
         self.nodes.push((node, share.map(ToString::to_string)));
     }
 
-    fn nobody(&mut self, _share: &Arc<str>) {}
+    fn nobody(&mut self, share: &Arc<str>, member: Option<PartyId>) {
+        self.nobody.push((share.to_string(), member));
+    }
 
     fn durable(&mut self, _group: GroupId, target: session::lifecycle::Target, _share: Option<&Arc<str>>) {
         self.durable.push((target.lifetime, target.qos, target.retain, target.identifiers.to_vec()));
@@ -216,6 +219,70 @@ fn a_share_group_prefers_connected_members_to_offline_inboxes() {
     router.forget(&connected);
     let (deliveries, _) = deliver(&router, &message("a", QoS::AtLeastOnce, false), PartyId(0));
     assert_eq!(deliveries.durable, [(4, QoS::AtLeastOnce, false, vec![])]);
+}
+
+/// MQTT 5 §4.8.2: a member that is gone by the time that the message is given to it has not taken it, whatever made it go.
+#[test]
+fn mqtt_4_8_2_a_member_that_went_after_it_was_chosen_leaves_the_message() {
+    let router = router();
+    let share = "$share/g/a";
+    let [gone, other] = [1, 2].map(|slot| transient(&router, slot));
+    for member in [&gone, &other] {
+        router.subscribe(member, &[(filter(share), options(QoS::AtLeastOnce))]);
+    }
+    let mut cache = PlanCache::new(Some(0));
+    let plan = cache.plan(router.reader().load(), &router.readers(), "a");
+    let group = plan.shares[0].group.as_ref().expect("members are here");
+    let outgoing = Outgoing {
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        publisher: PartyId(0),
+        queue_qos0_offline: false,
+        stamp: None,
+    };
+    let chosen = group.members.iter().find(|member| member.subscriber.id() == gone.id()).expect("a member");
+    router.detach(&gone, link(0, 1));
+    let mut deliveries = Deliveries::default();
+    select::select_member(group, chosen, &outgoing, &mut deliveries);
+    assert_eq!(deliveries.nobody, [(share.to_owned(), Some(gone.id()))]);
+    assert!(deliveries.live.is_empty());
+
+    // Whoever is sent it instead is none of those who were tried, and there is an end to it.
+    let message = message("a", QoS::AtLeastOnce, false);
+    let mut left = Left::of(&share.into());
+    left.tried.add_member(other.id());
+    let route = router.route_shared(&left, &message, None);
+    assert!(!route.matched && route.live.is_empty());
+    assert_eq!(route.unserved, [left]);
+    router.attach(&gone, link(0, 3));
+    let route = router.route_shared(&route.unserved[0], &message, None);
+    assert!(route.matched && route.unserved.is_empty());
+    assert_eq!(route.live.iter().map(|target| target.link.slot).collect::<Vec<_>>(), [3]);
+}
+
+/// MQTT 5 §4.8.2, [MQTT-3.1.2-5]: when nobody is connected, a message goes to an inbox that keeps it, not to one that takes QoS 0 and nothing
+/// while its session is offline; from an inbox that turns out so it goes on.
+#[test]
+fn an_offline_member_that_keeps_nothing_does_not_swallow_a_shared_message() {
+    let router = router();
+    let members = [(1, QoS::AtMostOnce), (2, QoS::AtLeastOnce), (3, QoS::AtMostOnce)];
+    for (lifetime, qos) in members {
+        let member = router.open(&key(&format!("d{lifetime}")), None, Some((GroupId(0), lifetime)));
+        router.subscribe(&member, &[(filter("$share/g/a"), options(qos))]);
+    }
+    let message = message("a", QoS::AtLeastOnce, false);
+    for _ in 0..6 {
+        let route = router.route(&message, PartyId(0), false, None);
+        assert_eq!(route.shared.iter().map(|target| target.target.lifetime).collect::<Vec<_>>(), [2]);
+    }
+    router.forget_inbox(GroupId(0), 2);
+    let route = router.route(&message, PartyId(0), false, None);
+    assert!(route.shared.is_empty() && route.live.is_empty());
+    assert_eq!(route.unserved.len(), 1, "both were tried, once");
+    let there = filter("$share/g/a");
+    router.change_remote(2, [(&there, true)]);
+    let route = router.route(&message, PartyId(0), false, None);
+    assert_eq!(route.nodes, [(2, Some("$share/g/a".into()))]);
 }
 
 /// [MQTT-4.3.3-10]: a message whose routing is repeated meets the same inbox, whoever connected or left in between.

@@ -81,8 +81,9 @@ pub trait Sink {
     fn durable(&mut self, group: GroupId, target: Target, share: Option<&Arc<str>>);
     /// To another node: to its connections, or with `share` to one member there of the share with this filter.
     fn node(&mut self, node: u64, share: Option<&Arc<str>>);
-    /// Another node sent it for a member of the share with this filter, and there is none here any more.
-    fn nobody(&mut self, share: &Arc<str>);
+    /// It was for a member of the share with this filter that has no connection any more, and no inbox that takes it; `None`: another node
+    /// sent it here, where there is none.
+    fn nobody(&mut self, share: &Arc<str>, member: Option<PartyId>);
 }
 
 /// What distinguishes the encodings of one message.
@@ -167,7 +168,7 @@ pub fn select_foreign(plan: &Plan, message: &Outgoing, foreign: &Foreign<'_>, si
     for filter in foreign.shares {
         match group_here(plan, filter).and_then(|group| Some((group, group.pick_without_inbox()?))) {
             Some((group, member)) => select_member(group, member, message, sink),
-            None => sink.nobody(filter),
+            None => sink.nobody(filter, None),
         }
     }
 }
@@ -175,7 +176,7 @@ pub fn select_foreign(plan: &Plan, message: &Outgoing, foreign: &Foreign<'_>, si
 /// Gives a message of another node to another member here, when those that were tried could not take it; whether there is one.
 pub fn select_other_here(plan: &Plan, left: &Left, message: &Outgoing, sink: &mut impl Sink) -> bool {
     let group = group_here(plan, &left.filter).filter(|_| !left.tried.is_over());
-    let Some(group) = group.and_then(|group| group.except(left.tried.links())) else { return false };
+    let Some(group) = group.and_then(|group| group.except(&left.tried)) else { return false };
     let Some(member) = group.pick_without_inbox() else { return false };
     select_member(&group, member, message, sink);
     true
@@ -231,7 +232,12 @@ fn one(subscriber: &Arc<Subscriber>, shape: Shape<'_>, message: &Outgoing, sink:
             sink.durable(group, target(lifetime, shape), shape.share);
         }
         (_, Some(live)) => sink.live(live, shape),
-        (_, None) => {}
+        // It was connected when it was chosen: another member, or node, is to get the message.
+        (_, None) => {
+            if let Some(share) = shape.share {
+                sink.nobody(share, Some(subscriber.id()));
+            }
+        }
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
-use gateway::link::LinkId;
 use session::lifecycle::SubscriptionOptions;
 use session::message::QoS;
 use session::topic::Subscription;
 
 use super::readers::Readers;
 use super::subscriber::{PartyId, Subscriber};
+use super::tried::Tried;
 
 /// One entry of the index.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ const CANDIDATES_MAX: usize = 8;
 
 impl ShareGroup {
     /// The member that takes the next message: of the next connected ones in turn the one with the least in flight; when
-    /// none is connected, the next one in turn that has an inbox.
+    /// none is connected, the next one in turn that has an inbox, and of those one whose inbox takes more than QoS 0.
     #[must_use]
     pub fn pick(&self) -> Option<&Member> {
         let len = self.members.len();
@@ -63,7 +63,8 @@ impl ShareGroup {
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let in_turn = (0..len).map(|step| &self.members[turn.wrapping_add(step) % len]);
-        let mut offline = None;
+        let mut offline: Option<&Member> = None;
+        let takes = |member: &Member| member.options.qos > QoS::AtMostOnce;
         let mut best: Option<(&Member, u32)> = None;
         let mut candidates = 0;
         for member in in_turn {
@@ -76,7 +77,9 @@ impl ShareGroup {
                 if load == 0 || candidates == CANDIDATES_MAX {
                     break;
                 }
-            } else if offline.is_none() && member.subscriber.inbox.is_some() {
+            } else if member.subscriber.inbox.is_some()
+                && offline.is_none_or(|known| takes(member) && !takes(known))
+            {
                 offline = Some(member);
             }
         }
@@ -130,12 +133,12 @@ impl ShareGroup {
         (!members.is_empty()).then(|| Arc::new(self.of(members)))
     }
 
-    /// The group of those members that are at none of these connections; `None`: there is nobody else.
-    pub(super) fn except(self: &Arc<Self>, tried: &[LinkId]) -> Option<Arc<Self>> {
-        if tried.is_empty() {
+    /// The group of those members that were not tried; `None`: there is nobody else.
+    pub(super) fn except(self: &Arc<Self>, tried: &Tried) -> Option<Arc<Self>> {
+        if !tried.has_members() {
             return Some(Arc::clone(self));
         }
-        let is_other = |member: &&Member| member.subscriber.live().is_none_or(|link| !tried.contains(&link));
+        let is_other = |member: &&Member| !tried.has_member(&member.subscriber);
         let members: Box<[Member]> = self.members.iter().filter(is_other).cloned().collect();
         (!members.is_empty()).then(|| Arc::new(self.of(members)))
     }

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use gateway::link::LinkId;
 
+use super::subscriber::{PartyId, Subscriber};
+use crate::metrics::DropReason;
+
 /// Members, and nodes with members, that are tried for one message.
 const TRIED_MAX: usize = 16;
 
@@ -12,6 +15,8 @@ const TRIED_MAX: usize = 16;
 pub struct Tried {
     /// Connections that are gone, or whose outbox is full.
     links: Vec<LinkId>,
+    /// Members that were chosen and had no connection any more, and no inbox that takes it.
+    members: Vec<PartyId>,
     /// Nodes whose members are gone.
     nodes: Vec<u64>,
     /// Number of inboxes that had ended.
@@ -43,6 +48,11 @@ impl Tried {
         self.is_full |= is_full;
     }
 
+    /// The member has no connection any more, and no inbox that takes the message.
+    pub fn add_member(&mut self, member: PartyId) {
+        self.members.push(member);
+    }
+
     /// The node has no member any more.
     pub fn add_node(&mut self, node: u64) {
         self.nodes.push(node);
@@ -56,17 +66,23 @@ impl Tried {
     /// Whether it is time to give up.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.links.len() + self.nodes.len() + self.inboxes >= TRIED_MAX
+        self.links.len() + self.members.len() + self.nodes.len() + self.inboxes >= TRIED_MAX
     }
 
-    /// Whether a message that nobody takes counts as dropped for want of room.
+    /// Why a message that nobody takes counts as dropped.
     #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.is_full
+    pub fn drop_reason(&self) -> DropReason {
+        if self.is_full { DropReason::OutboxFull } else { DropReason::ShareUnserved }
     }
 
-    pub(super) fn links(&self) -> &[LinkId] {
-        &self.links
+    /// Whether this member, as it is connected now, could not take it.
+    pub(super) fn has_member(&self, member: &Subscriber) -> bool {
+        self.members.contains(&member.id()) || member.live().is_some_and(|link| self.links.contains(&link))
+    }
+
+    /// Whether a member was tried.
+    pub(super) fn has_members(&self) -> bool {
+        !self.links.is_empty() || !self.members.is_empty()
     }
 
     pub(super) fn nodes(&self) -> &[u64] {

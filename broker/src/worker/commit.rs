@@ -243,6 +243,9 @@ impl Worker {
     /// A subscription that was committed is in the stored session: it must take effect without a connection too. A message of a share is
     /// still somebody's.
     fn finish_detached(&self, committed: Committed) {
+        if let (Op::Appended { .. }, Ok(reply)) = (&committed.op, &committed.reply) {
+            self.count_quota(reply);
+        }
         match (committed.op, committed.reply) {
             (Op::Subscribed(ticket), Ok(Reply::Subscribed { .. })) => self.take_effect(&ticket),
             (Op::Unsubscribed(ticket), Ok(Reply::Unsubscribed { .. })) => self.end_effect(&ticket),

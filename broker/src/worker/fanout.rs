@@ -346,9 +346,11 @@ impl Sink for Fanout<'_> {
         }
     }
 
-    fn nobody(&mut self, share: &Arc<str>) {
-        if Worker::is_passed_on(self.parts.qos) {
-            self.left.push(Left::of(share));
+    fn nobody(&mut self, share: &Arc<str>, member: Option<PartyId>) {
+        if !self.only_inboxes && Worker::is_passed_on(self.parts.qos) {
+            let mut tried = self.tried.clone();
+            member.into_iter().for_each(|member| tried.add_member(member));
+            self.left.push(Left { filter: Arc::clone(share), tried });
         }
     }
 

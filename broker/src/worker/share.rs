@@ -14,7 +14,6 @@ use super::client::Session;
 use super::commit::Op;
 use super::fanout::Fanout;
 use super::mail::Taken;
-use crate::metrics::DropReason;
 use crate::route::{
     Left, Outgoing, PartyId, Router, SharedTarget, select_other_here, share_stamp, stamp_hash,
 };
@@ -110,10 +109,8 @@ impl Worker {
     fn next_member(&self, message: &Message, stamp: Option<&Stamp>, left: Left, fanout: &mut Fanout<'_>) {
         let outgoing = Outgoing { stamp: stamp.map(stamp_hash), ..self.to_share(message) };
         fanout.follow(&left.tried);
-        if !self.shared.router.select_shared(&left, message.topic(), &outgoing, fanout)
-            && left.tried.is_full()
-        {
-            self.stats.dropped(DropReason::OutboxFull, 1);
+        if !self.shared.router.select_shared(&left, message.topic(), &outgoing, fanout) {
+            self.stats.dropped(left.tried.drop_reason(), 1);
         }
     }
 

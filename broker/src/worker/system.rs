@@ -1,4 +1,6 @@
-//! Messages that no connection publishes: Wills and `$SYS`.
+//! Messages that no connection publishes, or waits for any more: Wills, `$SYS`, and what a member of a share leaves to another one.
+
+mod passed_on;
 
 use std::sync::{Arc, Weak};
 
@@ -7,17 +9,18 @@ use parking_lot::Mutex;
 use session::id::Key;
 use session::lifecycle::{Append, Command, Conflict, Reply, Stamp, WillKey, WillRow};
 use session::message::{Message, QoS};
-use storage::{CompletionPort, Done, Proposal, StorageError};
+use storage::{Done, Proposal, StorageError};
 use tokio::sync::oneshot;
 
 use super::mail::Parcel;
 use super::share::{Place, SharedMessage, is_missing, shared_append};
-use crate::forward::{Forward, ForwardedShare, Waiter};
+use crate::forward::{Forward, ForwardedShare};
 use crate::metrics::DropReason;
 use crate::route::{Left, PartyId, Route, SharedTarget, Tried, stamp_hash};
 use crate::shared::Shared;
 use crate::usecase::heritage::{HandOn, Heirs, NotHandedOn};
 use crate::usecase::will::{NotPublished, PublishFuture, WillPublisher};
+use passed_on::{NodeWays, PassedOn};
 
 /// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
 const KEPT_MAX: usize = 4_096;
@@ -31,17 +34,20 @@ pub struct SystemPublisher {
     shared: Arc<Shared>,
     /// What `publish` selected for live delivery, until `deliver_live` of the same message: a share group picks once.
     kept: Arc<Mutex<Kept>>,
+    passed_on: Arc<PassedOn>,
 }
 
 impl SystemPublisher {
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, kept: Arc::default() }
+        let passed_on = PassedOn::new(Box::new(NodeWays(shared.clone())), &shared.boot.boot_id);
+        Self { shared, kept: Arc::default(), passed_on }
     }
 
     /// Delivers a message to connected subscribers only; nothing of it is stored.
     pub fn publish_live(&self, message: &Arc<Message>) {
         let route = self.shared.router.route(message, PartyId::default(), false, None);
+        self.count_unserved(message, &route);
         self.send(message, None, route);
     }
 
@@ -59,6 +65,7 @@ impl SystemPublisher {
         let stamp = Stamp::Will(will.clone());
         let (party, hash) = (self.party(&will.key), Some(stamp_hash(&stamp)));
         let mut route = self.shared.router.route(message, party, queue_qos0_offline, hash);
+        self.count_unserved(message, &route);
         let mut replies = Vec::new();
         let mut retained = None;
         let shared: Vec<_> = std::mem::take(&mut route.shared)
@@ -82,7 +89,7 @@ impl SystemPublisher {
             }
             for reply in replies {
                 match reply.await {
-                    Ok(Ok(reply)) if !matches!(reply, Reply::Conflict(_)) => {}
+                    Ok(Ok(reply)) if !matches!(reply, Reply::Conflict(_)) => publisher.count_quota(&reply),
                     _ => return Err(NotPublished),
                 }
             }
@@ -101,15 +108,10 @@ impl SystemPublisher {
     /// Gives a message that a member of a shared subscription left, or could not take, to the next one; nobody waits for it.
     pub(super) fn pass_on(&self, message: &Arc<Message>, stamp: Option<&Stamp>, left: &Left) {
         let mut route = self.shared.router.route_shared(left, message, stamp.map(stamp_hash));
-        if !route.matched && left.tried.is_full() {
-            self.shared.metrics.control().dropped(DropReason::OutboxFull, 1);
-        }
+        self.count_unserved(message, &route);
         for target in std::mem::take(&mut route.shared) {
-            let command = shared_append(message, stamp, &target);
             let place = Place::Inbox(target.group, target.target.lifetime);
-            let Waiter { port, token } = self.next(message, stamp, left, place);
-            let done = Done::Port { port, token };
-            self.shared.store.propose(target.group, vec![Proposal { command, done }]);
+            self.passed_on.give(on_its_way(message, stamp, left, place), target);
         }
         self.send_behind(message, None, route, Some((stamp, &left.tried)));
     }
@@ -120,11 +122,18 @@ impl SystemPublisher {
         self.pass_on(&shared.message, shared.stamp.as_ref(), &shared.left);
     }
 
-    /// Passes the message on should the member at `place` not be there.
-    fn next(&self, message: &Arc<Message>, stamp: Option<&Stamp>, left: &Left, place: Place) -> Waiter {
-        let (message, stamp, left) = (Arc::clone(message), stamp.cloned(), left.clone());
-        let waiting = Mutex::new(Some(SharedMessage { message, stamp, left, place }));
-        Waiter { port: Arc::new(Next { shared: self.shared.clone(), waiting }), token: 0 }
+    /// Counts a message that nobody of a share takes.
+    fn count_unserved(&self, message: &Message, route: &Route) {
+        if message.qos > QoS::AtMostOnce {
+            let control = self.shared.metrics.control();
+            route.unserved.iter().for_each(|left| control.dropped(left.tried.drop_reason(), 1));
+        }
+    }
+
+    fn count_quota(&self, reply: &Reply) {
+        if let Reply::Appended { over_quota, .. } = reply {
+            self.shared.metrics.control().dropped(DropReason::InboxQuota, u64::from(*over_quota));
+        }
     }
 
     fn propose(
@@ -195,15 +204,20 @@ impl SystemPublisher {
             let of_node = || nodes.iter().filter(|(other, _)| other == node);
             let of_share = |filter: &Arc<str>| {
                 let left = Left { filter: Arc::clone(filter), tried: tried.clone() };
-                let done = (message.qos > QoS::AtMostOnce)
-                    .then(|| self.next(message, stamp, &left, Place::Node(*node)));
-                ForwardedShare { filter: Arc::clone(filter), done }
+                let done = match message.qos {
+                    QoS::AtMostOnce => None,
+                    _ => {
+                        let next = on_its_way(message, stamp, &left, Place::Node(*node));
+                        Some(self.passed_on.waiter(next)?)
+                    }
+                };
+                Some(ForwardedShare { filter: Arc::clone(filter), done })
             };
             let forward = Forward {
                 message: Arc::clone(message),
                 publisher: publisher.map(|key| Key::clone(key)),
                 everyone: of_node().any(|(_, share)| share.is_none()),
-                shares: of_node().filter_map(|(_, share)| share.as_ref()).map(of_share).collect(),
+                shares: of_node().filter_map(|(_, share)| share.as_ref()).filter_map(of_share).collect(),
                 done: None,
             };
             let dropped = self.shared.forwarding.send(*node, vec![forward]);
@@ -233,7 +247,11 @@ impl WillPublisher for SystemPublisher {
         let kept = self.kept.lock().remove(&address(message));
         let route = match kept {
             Some((_, route)) => route,
-            None => self.shared.router.route(message, self.party(&will.key), false, None),
+            None => {
+                let route = self.shared.router.route(message, self.party(&will.key), false, None);
+                self.count_unserved(message, &route);
+                route
+            }
         };
         self.send(message, Some(&Arc::new(will.key.clone())), route);
     }
@@ -243,6 +261,7 @@ impl SystemPublisher {
     /// Gives the message to the next member: at once to a connection, with an append to an inbox, whose reply is returned.
     fn give_to_next(&self, message: &Arc<Message>, stamp: Option<&Stamp>, left: Left) -> Option<Given> {
         let mut route = self.shared.router.route_shared(&left, message, stamp.map(stamp_hash));
+        self.count_unserved(message, &route);
         let Some(target) = route.shared.pop() else {
             self.send_behind(message, None, route, Some((stamp, &left.tried)));
             return None;
@@ -277,7 +296,10 @@ impl SystemPublisher {
                     }
                     given = self.give_to_next(&message, stamp.as_ref(), left);
                 }
-                Ok(Ok(Reply::Appended { .. })) => return Ok(()),
+                Ok(Ok(reply @ Reply::Appended { .. })) => {
+                    self.count_quota(&reply);
+                    return Ok(());
+                }
                 _ => return Err(NotHandedOn),
             }
         }
@@ -291,29 +313,16 @@ struct Given {
     reply: oneshot::Receiver<Result<Reply, Arc<StorageError>>>,
 }
 
-/// Passes a message on when its member was not there.
-#[derive(Debug)]
-struct Next {
-    shared: Arc<Shared>,
-    waiting: Mutex<Option<SharedMessage>>,
-}
-
-impl CompletionPort for Next {
-    fn complete(&self, batch: Vec<(u64, Result<Reply, Arc<StorageError>>)>) {
-        let missing = batch.iter().any(|(_, reply)| reply.as_ref().is_ok_and(is_missing));
-        let Some(message) = self.waiting.lock().take().filter(|_| missing) else { return };
-        let publisher = SystemPublisher::new(self.shared.clone());
-        // Not on the thread that applies.
-        self.shared.workers.spawn(async move { publisher.pass_over(message) });
-    }
-}
-
 impl Heirs for SystemPublisher {
     fn hand_on(&self, filter: Arc<str>, message: Arc<Message>, stamp: Option<Stamp>) -> HandOn {
         let publisher = self.clone();
         let given = self.give_to_next(&message, stamp.as_ref(), Left::of(&filter));
         Box::pin(async move { publisher.see_to(given).await })
     }
+}
+
+fn on_its_way(message: &Arc<Message>, stamp: Option<&Stamp>, left: &Left, place: Place) -> SharedMessage {
+    SharedMessage { message: Arc::clone(message), stamp: stamp.cloned(), left: left.clone(), place }
 }
 
 fn parcel(message: &Arc<Message>, publisher: Option<&Arc<Key>>, everyone: bool) -> Parcel {

@@ -37,11 +37,16 @@ pub async fn start(data_dir: &Path, settings: &[(&str, &str)]) -> Node {
 /// A member of a share as the routing knows it while its end is not noticed: at a place of this worker where no connection is, or with an
 /// inbox (group, lifetime) that is not there.
 pub fn gone_member(node: &Node, worker: u16, inbox: Option<(u16, u64)>, filter: &str) {
+    gone_member_at(node, LinkId { worker, slot: 9_999, serial: 1 }, inbox, filter);
+}
+
+/// The same at this place.
+pub fn gone_member_at(node: &Node, link: LinkId, inbox: Option<(u16, u64)>, filter: &str) {
     let router = &node.shared().router;
-    let client_id = format!("gone {worker} {inbox:?}").into();
+    let client_id = format!("gone {link:?} {inbox:?}").into();
     let key = Key { namespace: "main".into(), client_id };
     let member = router.open(&key, None, inbox.map(|(group, lifetime)| (GroupId(group), lifetime)));
-    router.attach(&member, LinkId { worker, slot: 9_999, serial: 1 });
+    router.attach(&member, link);
     let qos = QoS::ExactlyOnce;
     let options = SubscriptionOptions { qos, no_local: false, retain_as_published: false, identifier: 0 };
     router.subscribe(&member, &[(TopicFilter::parse(filter).unwrap(), options)]);
