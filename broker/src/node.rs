@@ -45,7 +45,7 @@ use crate::cluster::balance::balance_forever;
 use crate::cluster::join::JoinService;
 use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
 use crate::cluster::services::{services, until_retired};
-use crate::cluster::{LinkError, Links, Member, PeerCalls, farewell};
+use crate::cluster::{LinkError, Links, Member, NoPeers, PeerCalls, farewell};
 use crate::config::Config;
 use crate::forward::{Forwarding, StoredRoutes};
 use crate::metrics::Metrics;
@@ -202,6 +202,7 @@ impl Node {
             connects: ConnectQueue::default(),
             wills: std::sync::OnceLock::new(),
             isolation,
+            peers: links.clone().map_or_else(|| Arc::new(NoPeers) as _, |links| links as Arc<dyn PeerCalls>),
             lease_ms: config.owner.lease_ms,
             reclaimer: std::sync::OnceLock::new(),
             references: std::sync::OnceLock::new(),

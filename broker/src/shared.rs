@@ -19,11 +19,12 @@ use tokio::task::JoinSet;
 
 use crate::auth::Authority;
 use crate::clock::NodeClock;
+use crate::cluster::{self, PeerCalls};
 use crate::forward::{FollowFuture, Forwarding, StoredRoutes};
 use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::{Router, Subscriber};
-use crate::usecase::authority::StoreAuthority;
+use crate::usecase::authority::{Authority as _, StoreAuthority};
 use crate::usecase::connect::ConnectCase;
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
 use crate::usecase::end::{Call, EndCase, EndError};
@@ -64,6 +65,8 @@ pub struct Shared {
     /// The executor of Wills; it publishes through this node, so it comes last and is not kept alive from here.
     pub wills: OnceLock<Weak<WillExecutor>>,
     pub isolation: ClusterIsolation,
+    /// The other nodes of the cluster.
+    pub peers: Arc<dyn PeerCalls>,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
     /// Where the clients of a listener may go, once this node stops and another one said it.
@@ -315,34 +318,9 @@ impl Shared {
     /// # Errors
     /// See [`EndError`]; repeating the call is always safe.
     pub async fn end(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
-        let authority = StoreAuthority(self.store.clone());
-        let own = Some((&self.boot, self.owners.lease_until()));
-        let recorder = self.metrics.control();
-        let isolation = Timed { isolation: &self.isolation, clock: &self.clock, recorder: &recorder };
-        let case = EndCase { authority: &authority, isolation: &isolation, clock: &*self.clock, own };
-        let cancelled = AtomicBool::new(false);
-        let call = Call { deadline, cancelled: &cancelled };
-        let mut attempts = 0;
-        let row = loop {
-            let claim = self.claim_end(input);
-            // Without a report everything may have been written: a QoS 2 message of a share is then nobody else's ([MQTT-4.8.2-5]).
-            let sent_through =
-                || claim.as_ref().and_then(IntentClaim::held).map_or(u64::MAX, |closed| closed.sent_through);
-            match case.run(&call, input, &sent_through).await {
-                Ok(row) => {
-                    if let Some(claim) = claim {
-                        claim.replace();
-                    }
-                    break row;
-                }
-                // The end of the connection itself was recorded in between; the owner is still the same.
-                Err(EndError::Conflict | EndError::Clock) if attempts < END_ATTEMPTS => {
-                    attempts += 1;
-                    drop(claim);
-                    tokio::time::sleep(END_PAUSE).await;
-                }
-                Err(error) => return Err(error),
-            }
+        let row = match self.end_there(input, deadline).await {
+            Some(outcome) => outcome?,
+            None => self.end_from_here(input, deadline).await?,
         };
         if row.durable {
             self.lifetime_over(&row.owner.key, row.lifetime);
@@ -352,6 +330,52 @@ impl Shared {
             reclaimer.release(&input.owner.key).await.map_err(|_| EndError::Unavailable)?;
         }
         Ok(row)
+    }
+
+    /// The node of the owner does it, if it is another one and can.
+    async fn end_there(&self, input: &EndInput, deadline: Tick) -> Option<Result<SessionRow, EndError>> {
+        if input.owner.node_id == self.boot.node_id {
+            return None;
+        }
+        let until = tokio::time::Instant::now() + self.clock.until(deadline);
+        let outcome = cluster::end::ask(&*self.peers, input, until).await?;
+        // What follows reads the state of this node.
+        match StoreAuthority(self.store.clone()).read(&input.owner.key).await {
+            Ok(_) => Some(outcome.map(|row| *row)),
+            Err(_) => Some(Err(EndError::Unavailable)),
+        }
+    }
+
+    async fn end_from_here(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
+        let authority = StoreAuthority(self.store.clone());
+        let own = Some((&self.boot, self.owners.lease_until()));
+        let recorder = self.metrics.control();
+        let isolation = Timed { isolation: &self.isolation, clock: &self.clock, recorder: &recorder };
+        let case = EndCase { authority: &authority, isolation: &isolation, clock: &*self.clock, own };
+        let cancelled = AtomicBool::new(false);
+        let call = Call { deadline, cancelled: &cancelled };
+        let mut attempts = 0;
+        loop {
+            let claim = self.claim_end(input);
+            // Without a report everything may have been written: a QoS 2 message of a share is then nobody else's ([MQTT-4.8.2-5]).
+            let sent_through =
+                || claim.as_ref().and_then(IntentClaim::held).map_or(u64::MAX, |closed| closed.sent_through);
+            match case.run(&call, input, &sent_through).await {
+                Ok(row) => {
+                    if let Some(claim) = claim {
+                        claim.replace();
+                    }
+                    return Ok(row);
+                }
+                // The end of the connection itself was recorded in between; the owner is still the same.
+                Err(EndError::Conflict | EndError::Clock) if attempts < END_ATTEMPTS => {
+                    attempts += 1;
+                    drop(claim);
+                    tokio::time::sleep(END_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Takes over what becomes of the connection's end, and leaves the notice for its client, when `input` names the current owner.

@@ -3,6 +3,8 @@
 
 #[path = "cluster/monitor.rs"]
 mod monitor;
+#[path = "cluster/ends.rs"]
+mod ends;
 #[path = "cluster/routes.rs"]
 mod routes;
 #[path = "cluster/stop.rs"]

@@ -2,6 +2,7 @@
 
 pub mod balance;
 pub mod calls;
+pub mod end;
 pub mod farewell;
 pub mod join;
 pub mod link;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gateway::codec::ReasonCode;
-use ownerrpc::link::services::{CLUSTER, FORWARD, QUIESCE, RAFT};
+use ownerrpc::link::services::{CLUSTER, END, FORWARD, QUIESCE, RAFT};
 use ownerrpc::link::{Answer, Call, Refusal, RefusalKind, Service, Services};
 use ownerrpc::server::Quiescing;
 use ownerrpc::{Quiesce, QuiesceFailure, QuiesceServer};
@@ -13,6 +13,7 @@ use session::id::{Boot, Owner};
 use storage::{GroupId, Store};
 use tokio::time::Instant;
 
+use super::end::OwnEnds;
 use super::join::JoinService;
 use crate::owners::IsolationError;
 use crate::shared::Shared;
@@ -116,6 +117,7 @@ pub(crate) fn services(shared: &Arc<Shared>, join: JoinService) -> Services {
         .with(RAFT, Arc::new(MembersOnly(Groups(shared.store.clone()))))
         .with(QUIESCE, Arc::new(MembersOnly(QuiesceServer::new(Arc::new(owners)))))
         .with(CLUSTER, Arc::new(join))
+        .with(END, Arc::new(MembersOnly(OwnEnds(shared.clone()))))
 }
 
 /// Distance of two looks at something that another node changes.

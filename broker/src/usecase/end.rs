@@ -23,7 +23,7 @@ use super::isolation::{Isolation, IsolationError};
 use crate::clock::NodeClock;
 
 /// Why End gives no confirmation. What it may have committed is stated by owner spec §8.4; repeating the call is always safe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 pub enum EndError {
     #[error("the owner or the reason is not one that End takes")]
     Invalid,

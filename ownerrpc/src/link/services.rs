@@ -15,6 +15,8 @@ pub const ROUTES: u16 = 130;
 pub const FORWARD: u16 = 140;
 /// Cluster: join, membership, and what operators ask of another node.
 pub const CLUSTER: u16 = 150;
+/// End: an operator's decision about an owner, carried out by its node.
+pub const END: u16 = 160;
 
 /// Bytes of a payload whose service has no limit of its own.
 const PAYLOAD_BYTES_DEFAULT: usize = 64 << 10;
