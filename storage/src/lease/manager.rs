@@ -430,9 +430,15 @@ impl LeaseGuard {
     /// # Errors
     /// Those of the backend; the lease then runs down by itself.
     pub async fn revoke(self) -> Result<(), LeaseError> {
-        let (backend, lease) = (Arc::clone(&self.held.backend), self.lease);
+        let (held, lease) = (Arc::clone(&self.held), self.lease);
         drop(self);
-        backend.revoke(lease).await
+        held.backend.revoke(lease).await?;
+        // Other guards learn it at once; it is no lost lease, somebody wanted it.
+        if let Some(entry) = held.state.lock().leases.remove(&lease) {
+            set(&entry.standing, Standing::Lost);
+        }
+        held.changed.notify_one();
+        Ok(())
     }
 }
 

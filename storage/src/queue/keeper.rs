@@ -21,17 +21,21 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Runs until the store is closed or dropped.
 pub(super) async fn run(store: Weak<Inner>, group: u16) {
     loop {
-        let pause = {
-            let Some(store) = store.upgrade().filter(|store| store.children.is_open()) else { return };
-            turn(&store, group).await
-        };
         let Some(inner) = store.upgrade() else { return };
         let (channels, stop) = (Arc::clone(&inner.channels), Arc::clone(&inner.stop));
+        let stopped = stop.notified();
+        tokio::pin!(stopped);
+        // Heard from here on, so that no stop comes between the look and the wait.
+        stopped.as_mut().enable();
+        if !inner.children.is_open() {
+            return;
+        }
+        let pause = turn(&inner, group).await;
         drop(inner);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             _ = channels.call(group, Request::DueChanged) => {}
-            () = stop.notified() => return,
+            () = stopped => return,
         }
     }
 }

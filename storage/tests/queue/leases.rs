@@ -1,6 +1,6 @@
 //! R-04..R-07 on every backend.
 
-crate::on_every_backend!(cases: a_lease_lives_as_long_as_it_is_kept, a_guard_only_contributes, checklist_15_a_revoked_lease_is_told_at_once, a_ttl_below_the_least_is_refused, an_armed_lease_runs_down);
+crate::on_every_backend!(cases: a_lease_lives_as_long_as_it_is_kept, a_guard_only_contributes, a_guard_that_revokes_ends_the_lease_for_all, checklist_15_a_revoked_lease_is_told_at_once, a_ttl_below_the_least_is_refused, an_armed_lease_runs_down);
 
 mod cases {
     use std::time::{Duration, Instant};
@@ -55,6 +55,19 @@ mod cases {
         assert_eq!(third.standing(), Standing::Held);
         assert_eq!(manager.view()[0].holders, ["third"]);
         assert!(matches!(backend.probe(vec![third.lease()]).await[..], [Alive::Left(_)]));
+    }
+
+    /// Lease spec 4: who ends a lease on purpose ends it for every guard, at once; nothing is counted as lost.
+    pub(super) async fn a_guard_that_revokes_ends_the_lease_for_all(bench: &Bench) {
+        let manager = LeaseManager::new();
+        let backend = bench.backend();
+        let first = manager.grant(&backend, bench.ttl * 30, "first").await.unwrap();
+        let (second, lease) = (first.share("second"), first.lease());
+        first.revoke().await.unwrap();
+        tokio::time::timeout(PATIENCE, second.lost()).await.unwrap();
+        assert!(manager.view().is_empty(), "nothing is kept any more");
+        assert_eq!((manager.stat().held, manager.stat().lost), (0, 0));
+        assert_eq!(backend.probe(vec![lease]).await, [Alive::Gone]);
     }
 
     /// Checklist 15 (H-15, H-18): a definitive answer fires `lost` and ends the keepalives.
