@@ -8,6 +8,7 @@ mod support;
 
 mod bench;
 mod channels;
+mod contention;
 mod embedded;
 mod faults;
 mod leases;
