@@ -18,6 +18,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Between two tries at a store that does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// Channels of which a page is freed at once: many small ones share a log entry, large ones do not hold up the group.
+const RECLAIMS_AT_ONCE: usize = 64;
+
 /// Runs until the store is closed or dropped.
 pub(super) async fn run(store: Weak<Inner>, group: u16) {
     loop {
@@ -46,18 +49,27 @@ async fn turn(store: &Inner, group: u16) -> Duration {
     if !due.ours {
         return BEAT;
     }
-    for channel in &due.reclaimable {
-        let limit = u32::try_from(RECORDS_AT_ONCE).unwrap_or(u32::MAX);
-        let reclaim = QueueCommand::Reclaim { channel: *channel, limit };
-        if store.channels.call(group, Request::Queue(reclaim)).await.is_err() {
-            return RETRY;
-        }
-    }
     if !due.reclaimable.is_empty() {
-        return Duration::ZERO;
+        return if reclaim(store, group, &due.reclaimable).await { Duration::ZERO } else { RETRY };
     }
     foreign(store, group, &due).await;
     lease_time(store, group, &due).await
+}
+
+/// A page of each, several in one log entry. False: the store did not answer.
+async fn reclaim(store: &Inner, group: u16, channels: &[u64]) -> bool {
+    let limit = u32::try_from(RECORDS_AT_ONCE).unwrap_or(u32::MAX);
+    let mut calls = tokio::task::JoinSet::new();
+    for channel in channels.iter().take(RECLAIMS_AT_ONCE) {
+        let (store, reclaim) =
+            (Arc::clone(&store.channels), QueueCommand::Reclaim { channel: *channel, limit });
+        calls.spawn(async move { store.call(group, Request::Queue(reclaim)).await.is_ok() });
+    }
+    let mut answered = true;
+    while let Some(call) = calls.join_next().await {
+        answered &= call.unwrap_or(false);
+    }
+    answered
 }
 
 async fn lease_time(store: &Inner, group: u16, due: &Due) -> Duration {

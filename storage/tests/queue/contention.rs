@@ -28,9 +28,7 @@ mod cases {
         for weight in 1..=4_u8 {
             let own = ChannelConfig { weight: u32::from(weight), ..config.clone() };
             let producer = bind_producer(&store, "q", ChanType::Mpsc, &own).await.unwrap();
-            producers.push(tokio::spawn(async move {
-                while producer.put_data([weight]).await.is_ok() {}
-            }));
+            producers.push(tokio::spawn(async move { while producer.put_data([weight]).await.is_ok() {} }));
         }
         let mut window: VecDeque<_> = get(&reader, CAPACITY).await.into();
         let mut delivered = [0_u32; 4];

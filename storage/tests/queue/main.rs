@@ -12,6 +12,7 @@ mod contention;
 mod embedded;
 mod faults;
 mod leases;
+mod volume;
 
 #[cfg(feature = "etcd")]
 mod etcd;
