@@ -9,10 +9,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::{NOWHERE, Net, address, groups, persist, three};
+use net::{NOWHERE, Net, address, announce, groups, persist, three};
 use session::lifecycle::{Command, Reply};
 use session::message::Message;
-use session::time::Millis;
 use storage::{Done, Formation, GroupId, PeerAddress, StorageError, Store};
 use support::eventually;
 
