@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::{Net, three};
-use storage::lease::{LeaseBackend, TableBackend};
+use storage::lease::{LeaseBackend, LeaseRef, TableBackend};
 use storage::queue::{
     ChanRole, ChanType, ChannelConfig, ChannelStore, Consumer, EmbeddedStore, Endpoint, Producer, QueueError,
     QueueOptions, QueueStore, new_or_bind_with_unique_key,
@@ -87,6 +87,8 @@ async fn checklist_27_a_producer_that_moves_between_nodes_keeps_its_order() {
     // The old node does not know what becomes of it, and goes on trying.
     let late = tokio::spawn(async move { old.put_data([sent + 1]).await });
     let backend = TableBackend::new(Arc::clone(&nodes[1].0), group);
+    // These directories were never made one cluster by name.
+    let lease = LeaseRef { incarnation: backend.incarnation(), ..lease };
     let start = Instant::now();
     while let Err(error) = backend.revoke(lease).await {
         assert!(start.elapsed() < PATIENCE, "{error}");
