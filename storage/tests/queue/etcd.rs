@@ -343,6 +343,7 @@ async fn outage(ttl: Duration, down: Duration) -> (Standing, Duration) {
     let (store, other) = (bench.process(), bench.process());
     let producer = producer(&store, "q", ChanType::Mpsc).await;
     let reader = consumer(&other, "q", ChanType::Mpsc).await;
+    let old = store.leases().view()[0].lease;
     let mut sent = 0_u8;
     while sent < 10 {
         producer.put_data([sent]).await.unwrap();
@@ -377,6 +378,8 @@ async fn outage(ttl: Duration, down: Duration) -> (Standing, Duration) {
     if standing == Standing::Lost {
         // Bound anew, as its users do; the old consumer goes with its lease.
         let producer = crate::bench::producer(&store, "q", ChanType::Mpsc).await;
+        // etcd would keep it for another TTL, and its members with it.
+        assert_eq!(bench.backend().probe(vec![old]).await, [Alive::Gone], "who binds again gives it back");
         let reader = consumer(&other, "q", ChanType::Mpsc).await;
         let took = back.elapsed();
         producer.put_data([sent]).await.unwrap();

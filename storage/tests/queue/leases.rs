@@ -1,6 +1,13 @@
 //! R-04..R-07 on every backend.
 
-crate::on_every_backend!(cases: a_lease_lives_as_long_as_it_is_kept, a_guard_only_contributes, a_guard_that_revokes_ends_the_lease_for_all, checklist_15_a_revoked_lease_is_told_at_once, a_ttl_below_the_least_is_refused, an_armed_lease_runs_down);
+crate::on_every_backend!(cases:
+    a_lease_lives_as_long_as_it_is_kept,
+    a_guard_only_contributes,
+    a_guard_that_revokes_ends_the_lease_for_all,
+    checklist_15_a_revoked_lease_is_told_at_once,
+    a_ttl_below_the_least_is_refused,
+    an_armed_lease_runs_down,
+);
 
 mod cases {
     use std::time::{Duration, Instant};

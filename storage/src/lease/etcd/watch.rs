@@ -1,12 +1,13 @@
 //! A watch on the keys of leases, which go with them: that one went is heard at once, not at the next look.
 //!
-//! It is a hint and no more: whoever hears it looks. So a watch that missed something (compacted away while it was cut off) says that there
-//! are news, and goes on from where etcd stands now; that look is the resync.
+//! It is a hint and no more: whoever hears it looks. So a watch begins from now on and says that there are news: that look is the resync
+//! of whatever was missed before, however long it was cut off and whatever was compacted meanwhile. It does not go on from the revision where it
+//! broke off: etcd up to 3.5 does not tell a watch of a deletion whose revision is the very one that was compacted.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Error, GetOptions, WatchFilterType, WatchOptions, WatchStream};
+use etcd_client::{Client, Error, WatchFilterType, WatchOptions, WatchStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -43,19 +44,14 @@ impl Drop for Watch {
 }
 
 async fn run(endpoints: Arc<Endpoints>, keys: String, told: watch::Sender<u64>) {
-    // Revision to go on from; `None`: from now on, whatever was before.
-    let mut from = None;
     let mut retry = RETRY_MIN;
     loop {
         let attempt = endpoints.attempt();
-        let opened = open(attempt.client(), &keys, from);
-        if let Ok(Ok((mut stream, revision))) = tokio::time::timeout(CALL_TIMEOUT, opened).await {
+        if let Ok(Ok(mut stream)) = tokio::time::timeout(CALL_TIMEOUT, open(attempt.client(), &keys)).await {
             attempt.answered();
-            if from.is_none() {
-                told.send_modify(|news| *news += 1);
-            }
             retry = RETRY_MIN;
-            from = listen(&mut stream, revision, &told).await;
+            told.send_modify(|news| *news += 1);
+            listen(&mut stream, &told).await;
         } else {
             drop(attempt);
         }
@@ -64,41 +60,24 @@ async fn run(endpoints: Arc<Endpoints>, keys: String, told: watch::Sender<u64>) 
     }
 }
 
-/// A watch that was taken by etcd, and the revision it begins with.
-async fn open(
-    client: &etcd_client::Client,
-    keys: &str,
-    from: Option<i64>,
-) -> Result<(WatchStream, i64), Error> {
-    let from = match from {
-        Some(from) => from,
-        None => {
-            let count = GetOptions::new().with_prefix().with_count_only();
-            let answer = client.kv_client().get(keys, Some(count)).await?;
-            answer.header().map_or(0, |header| header.revision()) + 1
-        }
-    };
-    // A watcher that has nothing to tell says how far it is, so that what it begins with anew is not compacted.
-    let options = WatchOptions::new()
-        .with_prefix()
-        .with_start_revision(from)
-        .with_filters([WatchFilterType::NoPut])
-        .with_progress_notify();
-    Ok((client.watch_client().watch(keys, Some(options)).await?, from))
+/// A watch that etcd has taken: it tells of everything from now on.
+async fn open(client: &Client, keys: &str) -> Result<WatchStream, Error> {
+    let options = WatchOptions::new().with_prefix().with_filters([WatchFilterType::NoPut]);
+    let mut stream = client.watch_client().watch(keys, Some(options)).await?;
+    match stream.message().await? {
+        Some(answer) if answer.created() && !answer.canceled() => Ok(stream),
+        _ => Err(Error::WatchError("it was not taken".to_owned())),
+    }
 }
 
-/// Until the watch ends; the revision to go on from, `None` when something was missed.
-async fn listen(stream: &mut WatchStream, mut from: i64, told: &watch::Sender<u64>) -> Option<i64> {
+/// Until the watch ends: the connection broke, or etcd cancelled it.
+async fn listen(stream: &mut WatchStream, told: &watch::Sender<u64>) {
     while let Ok(Some(answer)) = stream.message().await {
         if answer.canceled() {
-            return (answer.compact_revision() == 0).then_some(from);
-        }
-        if let Some(header) = answer.header() {
-            from = from.max(header.revision() + 1);
+            return;
         }
         if !answer.events().is_empty() {
             told.send_modify(|news| *news += 1);
         }
     }
-    Some(from)
 }
