@@ -154,7 +154,7 @@ impl EtcdBackend {
             async move { client.kv_client().get(key, None).await }
         });
         let incarnation = answer.await?.header().map(|header| header.cluster_id()).unwrap_or_default();
-        let watch = watch::Watch::start(Arc::clone(&endpoints), format!("{keys}lease/"));
+        let watch = watch::Watch::start(Arc::clone(&endpoints), incarnation, format!("{keys}lease/"));
         let (namespace, streams) = (options.namespace.clone(), tokio::sync::Mutex::default());
         Ok(Self { endpoints, uid, namespace, incarnation, streams, watch })
     }
@@ -177,12 +177,19 @@ impl EtcdBackend {
     /// A lease with a key that shows it: operators see who is there, and the key goes with the lease.
     async fn grant_marked(&self, ttl: Duration) -> Result<LeaseRef, LeaseError> {
         let seconds = self.seconds(ttl)?;
-        let grant = |client: Client| async move { client.lease_client().grant(seconds, None).await };
+        let grant = |client: Client| async move {
+            let granted = client.lease_client().grant(seconds, None).await?;
+            self.is_ours(granted.header())?;
+            Ok(granted)
+        };
         let id = self.ask(grant).await?.id();
         let key = format!("{}/v1/lease/{id:016x}", self.namespace);
         let mark = |client: Client| {
             let (key, bound) = (key.clone(), PutOptions::new().with_lease(id));
-            async move { client.kv_client().put(key, seconds.to_string(), Some(bound)).await }
+            async move {
+                let put = client.kv_client().put(key, seconds.to_string(), Some(bound)).await?;
+                self.is_ours(put.header())
+            }
         };
         self.ask(mark).await?;
         Ok(LeaseRef { incarnation: self.incarnation, id: id.cast_unsigned() })
@@ -236,8 +243,7 @@ impl EtcdBackend {
 
     /// An endpoint of another cluster knows nothing of our leases: what it says is no word that one is gone.
     fn is_ours(&self, header: Option<&ResponseHeader>) -> Result<(), Error> {
-        let ours = header.is_none_or(|header| header.cluster_id() == self.incarnation);
-        ours.then_some(()).ok_or_else(|| Error::EndpointError("it is of another cluster".to_owned()))
+        is_of(self.incarnation, header)
     }
 
     async fn ask<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, LeaseError>
@@ -247,6 +253,11 @@ impl EtcdBackend {
         let within = CALL_TIMEOUT / u32::try_from(self.endpoints.clients.len()).unwrap_or(u32::MAX);
         ask(&self.endpoints, &self.uid, within, call).await
     }
+}
+
+fn is_of(cluster: u64, header: Option<&ResponseHeader>) -> Result<(), Error> {
+    let ours = header.is_none_or(|header| header.cluster_id() == cluster);
+    ours.then_some(()).ok_or_else(|| Error::EndpointError("it is of another cluster".to_owned()))
 }
 
 /// Asks one endpoint after the other until one answers, each for so long. Everything that is asked may be repeated; a lease that was granted
@@ -367,8 +378,12 @@ impl LeaseBackend for EtcdBackend {
     fn revoke(&self, lease: LeaseRef) -> LeaseFuture<'_, Result<(), LeaseError>> {
         Box::pin(async move {
             let id = self.check(lease)?;
+            let revoke = |client: Client| async move {
+                let revoked = client.lease_client().revoke(id).await?;
+                self.is_ours(revoked.header())
+            };
             self.streams.lock().await.remove(&id);
-            match self.ask(|client: Client| async move { client.lease_client().revoke(id).await }).await {
+            match self.ask(revoke).await {
                 Ok(_) | Err(LeaseError::Gone) => Ok(()),
                 Err(error) => Err(error),
             }

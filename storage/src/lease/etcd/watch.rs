@@ -11,7 +11,7 @@ use etcd_client::{Client, Error, WatchFilterType, WatchOptions, WatchStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::Endpoints;
+use super::{Endpoints, is_of};
 
 /// Between two tries; doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -26,9 +26,9 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn start(endpoints: Arc<Endpoints>, keys: String) -> Self {
+    pub(super) fn start(endpoints: Arc<Endpoints>, cluster: u64, keys: String) -> Self {
         let (told, news) = watch::channel(0);
-        let task = tokio::spawn(run(endpoints, keys, told));
+        let task = tokio::spawn(run(endpoints, cluster, keys, told));
         Self { news, task }
     }
 
@@ -43,11 +43,12 @@ impl Drop for Watch {
     }
 }
 
-async fn run(endpoints: Arc<Endpoints>, keys: String, told: watch::Sender<u64>) {
+async fn run(endpoints: Arc<Endpoints>, cluster: u64, keys: String, told: watch::Sender<u64>) {
     let mut retry = RETRY_MIN;
     loop {
         let attempt = endpoints.attempt();
-        if let Ok(Ok(mut stream)) = tokio::time::timeout(CALL_TIMEOUT, open(attempt.client(), &keys)).await {
+        let opened = tokio::time::timeout(CALL_TIMEOUT, open(attempt.client(), cluster, &keys)).await;
+        if let Ok(Ok(mut stream)) = opened {
             attempt.answered();
             retry = RETRY_MIN;
             told.send_modify(|news| *news += 1);
@@ -61,11 +62,13 @@ async fn run(endpoints: Arc<Endpoints>, keys: String, told: watch::Sender<u64>) 
 }
 
 /// A watch that etcd has taken: it tells of everything from now on.
-async fn open(client: &Client, keys: &str) -> Result<WatchStream, Error> {
+async fn open(client: &Client, cluster: u64, keys: &str) -> Result<WatchStream, Error> {
     let options = WatchOptions::new().with_prefix().with_filters([WatchFilterType::NoPut]);
     let mut stream = client.watch_client().watch(keys, Some(options)).await?;
     match stream.message().await? {
-        Some(answer) if answer.created() && !answer.canceled() => Ok(stream),
+        Some(answer) if answer.created() && !answer.canceled() => {
+            is_of(cluster, answer.header()).map(|()| stream)
+        }
         _ => Err(Error::WatchError("it was not taken".to_owned())),
     }
 }
