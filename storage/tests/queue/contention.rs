@@ -85,7 +85,7 @@ mod cases {
         let dead = consumer(&dies, "g", ChanType::Group).await;
         let record = |number: u8| {
             let record = Record::new([number]);
-            if number % 2 == 0 { record.exclusive() } else { record }
+            if number.is_multiple_of(2) { record.exclusive() } else { record }
         };
         for number in 0..6 {
             producer.put_data(record(number)).await.unwrap();
