@@ -115,6 +115,12 @@ pub(crate) fn run(only: &str, seconds: f64) -> Result<()> {
     Ok(())
 }
 
+/// The process that [`run`] kills.
+pub(crate) fn fill(dir: &Path) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(recovery::fill(dir))
+}
+
 fn row(shape: &Shape, measured: &Measured) -> String {
     let rate = measured.consumed as f64 / measured.took.as_secs_f64();
     let megabytes = rate * shape.payload as f64 / 1e6;

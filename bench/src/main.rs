@@ -54,6 +54,9 @@ enum Action {
         #[arg(long, default_value_t = 10.0)]
         seconds: f64,
     },
+    /// The process that is killed by the recovery shape of `queues`.
+    #[command(hide = true)]
+    Fill { dir: std::path::PathBuf },
     /// Names of the scenarios and their targets.
     List,
 }
@@ -68,6 +71,9 @@ fn main() -> Result<()> {
     if let Action::Queues { only, seconds } = &arguments.action {
         return channels::run(only, *seconds);
     }
+    if let Action::Fill { dir } = &arguments.action {
+        return channels::fill(dir);
+    }
     prepare()?;
     match arguments.action {
         Action::Compare { runs, seconds, only } => table::compare(runs, seconds, &only),
@@ -75,7 +81,7 @@ fn main() -> Result<()> {
             let kind = if mosquitto { process::Kind::Mosquitto } else { process::Kind::ExactMq };
             table::run(kind, &name, seconds)
         }
-        Action::List | Action::Queues { .. } => Ok(()),
+        Action::List | Action::Queues { .. } | Action::Fill { .. } => Ok(()),
     }
 }
 

@@ -1,10 +1,14 @@
 //! How long a channel is away when its process dies: a start on what is on disk, with a million records that wait.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use storage::queue::{ChanRole, ChanType, ChannelConfig, QueueError, Record, new_or_bind_with_unique_key};
+use storage::queue::{
+    ChanRole, ChanType, ChannelConfig, Endpoint, QueueError, Record, new_or_bind_with_unique_key,
+};
 
 use super::Place;
 
@@ -12,32 +16,41 @@ pub(crate) const NAME: &str = "recovery, 1000000 of 256 B";
 const RECORDS: usize = 1_000_000;
 const BATCH: usize = 1_000;
 
-/// Fills a channel, then starts on a copy of the files as they are: what a kill -9 at this moment leaves.
-pub(super) async fn measure(dir: &Path) -> Result<String> {
-    let (data, copy) = (dir.join("data"), dir.join("copy"));
-    let place = Place::open(&data).await?;
-    let config = ChannelConfig {
+fn config() -> ChannelConfig {
+    ChannelConfig {
         capacity_bytes: u64::MAX >> 1,
         ..ChannelConfig::new(RECORDS as u64, Duration::from_secs(3_600))
-    };
-    let bind = |place: &Place, role| {
-        let queues = place.queues.clone();
-        let config = config.clone();
-        async move { new_or_bind_with_unique_key(&queues, &config, "q", ChanType::Mpsc, role).await }
-    };
+    }
+}
+
+async fn bind(place: &Place, role: ChanRole) -> Result<Endpoint, QueueError> {
+    new_or_bind_with_unique_key(&place.queues, &config(), "q", ChanType::Mpsc, role).await
+}
+
+/// The process that is killed: fills a channel, says in how many milliseconds, and waits.
+pub(super) async fn fill(dir: &Path) -> Result<()> {
+    let place = Place::open(dir).await?;
     let producer = bind(&place, ChanRole::Producer).await?.producer()?;
     let began = Instant::now();
     for _ in 0..RECORDS / BATCH {
         producer.put_batch(vec![Record::new([b'.'; 256]); BATCH], None).await?;
     }
-    let filled = began.elapsed();
-    let status = std::process::Command::new("cp").arg("-r").arg(&data).arg(&copy).status().context("cp")?;
-    anyhow::ensure!(status.success(), "the files cannot be copied");
-    drop(producer);
-    place.close().await?;
+    println!("{}", began.elapsed().as_millis());
+    std::future::pending().await
+}
+
+/// Kills a process that filled a channel, and starts on its files.
+pub(super) async fn measure(dir: &Path) -> Result<String> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut child = command.arg("fill").arg(dir).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
+    child.kill()?;
+    child.wait()?;
+    let filled = Duration::from_millis(line.trim().parse().context("it did not fill the channel")?);
 
     let began = Instant::now();
-    let place = Place::open(&copy).await?;
+    let place = Place::open(dir).await?;
     let opened = began.elapsed();
     let consumer = bind(&place, ChanRole::Consumer).await?.consumer()?;
     let mut left = RECORDS - consumer.get_data(1, None, 0).await?.len();

@@ -107,3 +107,55 @@ mod cases {
         assert!(matches!(backend.set_ttl(armed.lease, Duration::from_secs(5)).await, Err(LeaseError::Gone)));
     }
 }
+
+/// a store that is busy with large records answers keepalives late, again and again. A late answer is one: nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_answers_keep_a_lease() {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use storage::lease::{Alive, LeaseBackend, LeaseError, LeaseFuture, LeaseManager, LeaseRef, Standing};
+
+    #[derive(Debug)]
+    struct Late(Arc<dyn LeaseBackend>);
+
+    impl LeaseBackend for Late {
+        fn uid(&self) -> &str {
+            "late"
+        }
+        fn incarnation(&self) -> u64 {
+            self.0.incarnation()
+        }
+        fn grant(&self, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>> {
+            self.0.grant(ttl)
+        }
+        fn keepalive(&self, leases: Vec<LeaseRef>) -> LeaseFuture<'_, Vec<Alive>> {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(1_100)).await;
+                self.0.keepalive(leases).await
+            })
+        }
+        fn probe(&self, leases: Vec<LeaseRef>) -> LeaseFuture<'_, Vec<Alive>> {
+            self.0.probe(leases)
+        }
+        fn set_ttl(&self, lease: LeaseRef, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>> {
+            self.0.set_ttl(lease, ttl)
+        }
+        fn arm(&self, lease: LeaseRef, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>> {
+            self.0.arm(lease, ttl)
+        }
+        fn revoke(&self, lease: LeaseRef) -> LeaseFuture<'_, Result<(), LeaseError>> {
+            self.0.revoke(lease)
+        }
+    }
+
+    let bench = crate::bench::Bench::memory();
+    let backend: Arc<dyn LeaseBackend> = Arc::new(Late(bench.backend()));
+    let manager = LeaseManager::new();
+    let guard = manager.grant(&backend, Duration::from_secs(5), "test").await.unwrap();
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_ne!(guard.standing(), Standing::Lost, "{:?}", manager.view());
+    }
+    bench.end().await;
+}
