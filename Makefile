@@ -5,7 +5,7 @@ VENV  := target/venv
 # Seconds that `make sim` and `make chaos` take.
 T     ?= 600
 
-.PHONY: run test lint bench fuzz soak sim mutants model chaos setup help
+.PHONY: run test lint bench queue-bench queue-demo fuzz soak sim mutants model chaos setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,6 +26,14 @@ lint:            ## Formatting and clippy, as CI checks them
 bench:           ## The table of bench/README.md: ExactMQ beside mosquitto, in one run
 	$(CARGO) build --release --locked -p broker -p bench
 	$(CARGO) run --release --locked -p bench -- compare
+
+queue-bench:     ## Channels of the queue layer by shape, for S=10 seconds each (bench/README.md, "Channels")
+	$(CARGO) run --release --locked -p bench -- queues --seconds $(or $(S),10)
+
+queue-demo:      ## 80 producers, 8 consumers, 256 B, capacity 40, for S=90 seconds; W=1 lets a consumer work 1 ms on a record
+	$(CARGO) build --release --locked -p storage --example queue_demo
+	dir=$$(mktemp -d) && target/release/examples/queue_demo --role both --data-dir "$$dir" --type mpmc --producers 80 --consumers 8 \
+		--size 256 --capacity 40 --ttl 90 --seconds $(or $(S),90) --work-ms $(or $(W),0); status=$$?; rm -r "$$dir"; exit $$status
 
 fuzz:            ## Five minutes of cargo-fuzz each on packets and on the peer link (needs a nightly toolchain and cargo-fuzz)
 	cd tests/fuzz && $(CARGO) +nightly fuzz run decode -- -max_total_time=300

@@ -1,6 +1,8 @@
 //! `bench compare`: ExactMQ and mosquitto in turn on one machine, broker on core 0, load on core 1, ratios of medians.
 //! `bench run NAME`: one scenario against ExactMQ alone, as a quick check or under a profiler.
+//! `bench queues`: channels of the queue layer, without a broker.
 
+mod channels;
 mod engine;
 mod process;
 mod report;
@@ -43,6 +45,18 @@ enum Action {
         #[arg(long, default_value_t = 4.0)]
         seconds: f64,
     },
+    /// Channels of the queue layer in this process, on both cores: rates and latencies by shape.
+    Queues {
+        /// Only shapes whose name contains this.
+        #[arg(default_value = "")]
+        only: String,
+        /// Seconds that each shape is measured; those with a fixed number of messages take as long as it takes.
+        #[arg(long, default_value_t = 10.0)]
+        seconds: f64,
+    },
+    /// The process that is killed by the recovery shape of `queues`.
+    #[command(hide = true)]
+    Fill { dir: std::path::PathBuf },
     /// Names of the scenarios and their targets.
     List,
 }
@@ -51,7 +65,14 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if matches!(arguments.action, Action::List) {
         table::list();
+        channels::list();
         return Ok(());
+    }
+    if let Action::Queues { only, seconds } = &arguments.action {
+        return channels::run(only, *seconds);
+    }
+    if let Action::Fill { dir } = &arguments.action {
+        return channels::fill(dir);
     }
     prepare()?;
     match arguments.action {
@@ -60,7 +81,7 @@ fn main() -> Result<()> {
             let kind = if mosquitto { process::Kind::Mosquitto } else { process::Kind::ExactMq };
             table::run(kind, &name, seconds)
         }
-        Action::List => Ok(()),
+        Action::List | Action::Queues { .. } | Action::Fill { .. } => Ok(()),
     }
 }
 

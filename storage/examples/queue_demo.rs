@@ -80,9 +80,21 @@ struct Args {
     /// Milliseconds that a consumer works on a record.
     #[arg(long, default_value_t = 0)]
     work_ms: u64,
+    /// Records that a consumer takes and acknowledges together.
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Records that a consumer reads ahead.
+    #[arg(long, default_value_t = 64)]
+    prefetch: usize,
+    /// Seconds that members outlive a process that dies.
+    #[arg(long, default_value_t = 15)]
+    lease: u64,
     /// Prints every record that is consumed.
     #[arg(long)]
     print: bool,
+    /// Prints every record that was appended or acknowledged, once that is certain.
+    #[arg(long)]
+    report: bool,
 }
 
 /// The wall clock, never backwards.
@@ -133,7 +145,8 @@ async fn run(args: Args, interrupted: tokio::task::JoinHandle<bool>) -> Result<E
         Some((_, channels)) => Arc::clone(channels),
         None => Arc::new(link::RemoteStore::connect(&socket(&args.data_dir)).await?),
     };
-    let options = QueueOptions { keeper: own.is_some(), ..QueueOptions::default() };
+    let lease_ttl = Duration::from_secs(args.lease);
+    let options = QueueOptions { keeper: own.is_some(), lease_ttl, ..QueueOptions::default() };
     let queues = QueueStore::open(Arc::clone(&channels), options);
     let ended = match args.role {
         Role::Store => {
@@ -288,9 +301,13 @@ async fn produce_all(
     let producer = bound.producer()?;
     let mut sequence = 0_u64;
     while (args.count == 0 || sequence < args.count) && !totals.stop.load(Ordering::Relaxed) {
-        let mut record = format!("{}-{number}-{sequence} ", std::process::id()).into_bytes();
+        let name = format!("{}-{number}-{sequence}", std::process::id());
+        let mut record = format!("{name} ").into_bytes();
         record.resize(args.size.max(record.len()), b'.');
         producer.put_data(record).await?;
+        if args.report {
+            println!("appended {name}");
+        }
         sequence += 1;
         totals.produced.fetch_add(1, Ordering::Relaxed);
     }
@@ -312,16 +329,15 @@ async fn consume_all(args: &Args, queues: &QueueStore, totals: &Totals) -> Resul
     let bound = new_or_bind_with_unique_key(queues, &config, &args.name, of, ChanRole::Consumer).await?;
     let consumer = bound.consumer()?;
     loop {
-        let items = match consumer.get_data(64, Some(Duration::from_secs(1)), 64).await {
+        let items = match consumer.get_data(args.batch, Some(Duration::from_secs(1)), args.prefetch).await {
             Ok(items) => items,
             Err(QueueError::NoNewMessage) => continue,
             Err(error) => return Err(error),
         };
         for item in &items {
             if args.print {
-                let text = String::from_utf8_lossy(&item.payload);
                 let mark = if item.redelivered { " (again)" } else { "" };
-                println!("{}{mark}", text.split(' ').next().unwrap_or_default());
+                println!("{}{mark}", name(&item.payload));
             }
             if args.work_ms > 0 {
                 tokio::time::sleep(Duration::from_millis(args.work_ms)).await;
@@ -329,10 +345,18 @@ async fn consume_all(args: &Args, queues: &QueueStore, totals: &Totals) -> Resul
         }
         let ids: Vec<_> = items.iter().map(|item| item.id).collect();
         match consumer.ack(&ids).await {
+            Ok(()) if args.report => {
+                items.iter().for_each(|item| println!("acknowledged {}", name(&item.payload)));
+            }
             // Another one has them now: they come again there.
             Ok(()) | Err(QueueError::Fenced) => {}
             Err(error) => return Err(error),
         }
         totals.consumed.fetch_add(items.len() as u64, Ordering::Relaxed);
     }
+}
+
+/// What a producer called the record.
+fn name(payload: &[u8]) -> String {
+    String::from_utf8_lossy(payload).split(' ').next().unwrap_or_default().to_owned()
 }

@@ -302,8 +302,7 @@ impl Held {
             let budget =
                 due.iter().map(|(_, ttl)| margin(*ttl) / 2).min().unwrap_or(BUDGET_MAX).min(BUDGET_MAX);
             let leases: Vec<LeaseRef> = due.iter().map(|(lease, _)| *lease).collect();
-            let answers = tokio::time::timeout(budget, self.backend.keepalive(leases.clone())).await;
-            let answers = answers.unwrap_or_else(|_elapsed| vec![Alive::Unknown; leases.len()]);
+            let answers = self.ask(&leases, budget).await;
             let mut state = self.state.lock();
             for (lease, answer) in leases.into_iter().zip(answers) {
                 let jitter = self.jitter.hash_one((lease, sent.elapsed()));
@@ -314,7 +313,42 @@ impl Held {
     }
 }
 
+impl Held {
+    /// One keepalive of each. Without an answer within `budget` they are at risk; it is waited for all the same, as long as that costs no other
+    /// lease its time: a store that is busy answers late, and a late answer is one.
+    async fn ask(&self, leases: &[LeaseRef], budget: Duration) -> Vec<Alive> {
+        let call = self.backend.keepalive(leases.to_vec());
+        tokio::pin!(call);
+        if let Ok(answers) = tokio::time::timeout(budget, &mut call).await {
+            return answers;
+        }
+        self.state.lock().late(leases);
+        loop {
+            let until = self.state.lock().patience(Instant::now());
+            tokio::select! {
+                answers = &mut call => return answers,
+                () = tokio::time::sleep_until(until) => return vec![Alive::Unknown; leases.len()],
+                // Another lease may have less time.
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+}
+
 impl State {
+    /// These have no answer in time.
+    fn late(&self, leases: &[LeaseRef]) {
+        for entry in leases.iter().filter_map(|lease| self.leases.get(lease)) {
+            set(&entry.standing, Standing::AtRisk);
+        }
+    }
+
+    /// Half of what is left until the first of all leases counts as lost: there is time for another try.
+    fn patience(&self, now: Instant) -> Instant {
+        let first = self.leases.values().map(Entry::deadline).min().unwrap_or(now);
+        now + first.saturating_duration_since(now) / 2
+    }
+
     /// Takes what had no keepalive for too long for lost; how many those are.
     fn lapse(&mut self, now: Instant) -> u64 {
         let before = self.leases.len();
@@ -430,9 +464,15 @@ impl LeaseGuard {
     /// # Errors
     /// Those of the backend; the lease then runs down by itself.
     pub async fn revoke(self) -> Result<(), LeaseError> {
-        let (backend, lease) = (Arc::clone(&self.held.backend), self.lease);
+        let (held, lease) = (Arc::clone(&self.held), self.lease);
         drop(self);
-        backend.revoke(lease).await
+        held.backend.revoke(lease).await?;
+        // Other guards learn it at once; it is no lost lease, somebody wanted it.
+        if let Some(entry) = held.state.lock().leases.remove(&lease) {
+            set(&entry.standing, Standing::Lost);
+        }
+        held.changed.notify_one();
+        Ok(())
     }
 }
 

@@ -71,6 +71,11 @@ pub trait LeaseBackend: Send + Sync + Debug {
     fn set_ttl(&self, lease: LeaseRef, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>>;
     /// The lease runs down from now on.
     fn arm(&self, lease: LeaseRef, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>>;
+    /// Changes whenever leases of this backend may have gone that nobody here knows of: a hint to look, no word of any. `None`: it gives no
+    /// hints.
+    fn news(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        None
+    }
     /// Ends it now. One that is gone is revoked.
     fn revoke(&self, lease: LeaseRef) -> LeaseFuture<'_, Result<(), LeaseError>>;
 }

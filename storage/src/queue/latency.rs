@@ -71,12 +71,19 @@ impl Latency {
 pub(super) async fn log_forever(store: Weak<Inner>) {
     let mut last = StageDurations::default();
     loop {
-        let Some(inner) = store.upgrade().filter(|inner| inner.children.is_open()) else { return };
+        let Some(inner) = store.upgrade() else { return };
         let stop = Arc::clone(&inner.stop);
+        let stopped = stop.notified();
+        tokio::pin!(stopped);
+        // Heard from here on, so that no stop comes between the look and the wait.
+        stopped.as_mut().enable();
+        if !inner.children.is_open() {
+            return;
+        }
         drop(inner);
         tokio::select! {
             () = tokio::time::sleep(INTERVAL) => {}
-            () = stop.notified() => return,
+            () = stopped => return,
         }
         let Some(inner) = store.upgrade() else { return };
         let now = inner.latency.view();

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use session::lease::LeaseCommand;
-use session::queue::{Page, PlainBodies, QueueCommand, QueueReply, Space};
+use session::queue::{Hold, Page, PlainBodies, QueueCommand, QueueReply, Space};
 use session::time::Millis;
 
 use super::{ChannelStore, Due, LogPage, LogRecord, Request, Response, Unavailable, Wakes};
@@ -149,9 +149,21 @@ pub(super) fn due(space: &Space, ours: bool, now: u64) -> Due {
         now,
         next_deadline: space.leases().next_deadline(),
         reclaimable: space.reclaimable().take(DUE_AT_ONCE).collect(),
-        foreign: space.foreign_holds().take(DUE_AT_ONCE).collect(),
+        foreign: some_foreign(space, now),
     }
+}
+
+/// All, or, where they are too many for one look, others from beat to beat.
+fn some_foreign(space: &Space, now: u64) -> Vec<Hold> {
+    let all = space.foreign_holds().count();
+    let looks = usize::try_from(now / FOREIGN_TURN_MS).unwrap_or_default();
+    let from = if all > DUE_AT_ONCE { looks.wrapping_mul(DUE_AT_ONCE) % all } else { 0 };
+    let some: Vec<Hold> = space.foreign_holds().skip(from).take(DUE_AT_ONCE).collect();
+    let more = DUE_AT_ONCE.min(all) - some.len();
+    some.into_iter().chain(space.foreign_holds().take(more)).collect()
 }
 
 /// Channels and leases that one look names.
 const DUE_AT_ONCE: usize = 1_024;
+/// How long a look names the same ones of more leases of other backends than that.
+const FOREIGN_TURN_MS: u64 = 5_000;

@@ -131,14 +131,22 @@ impl QueueStore {
     ) -> Result<(LeaseGuard, Hold), QueueError> {
         let slot = if self.inner.foreign.is_some() { 0 } else { usize::from(group) };
         let mut own = self.inner.own[slot].lock().await;
-        let held = match own.take().filter(|guard| guard.standing() != Standing::Lost) {
-            Some(guard) => guard,
-            None => {
+        let held = match own.take() {
+            Some(guard) if guard.standing() != Standing::Lost => guard,
+            lost => {
                 let backend: Arc<dyn LeaseBackend> = match &self.inner.foreign {
                     Some(backend) => Arc::clone(backend),
                     None => Arc::clone(&self.inner.tables[slot]) as _,
                 };
-                self.inner.leases.grant(&backend, self.inner.options.lease_ttl, "process").await?
+                let fresh =
+                    self.inner.leases.grant(&backend, self.inner.options.lease_ttl, "process").await?;
+                if let Some(lost) = lost
+                    && let Err(error) = lost.revoke().await
+                {
+                    // Nothing is done under it any more: what it holds need not wait for its end. It will come by itself.
+                    tracing::warn!(%error, "a lost lease could not be revoked");
+                }
+                fresh
             }
         };
         let lease = held.lease();

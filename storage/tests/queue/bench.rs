@@ -88,13 +88,18 @@ impl Bench {
 
     /// A process that uses the channels. Dropping it is its crash.
     pub(crate) fn process(&self) -> QueueStore {
+        self.process_over(Arc::clone(&self.channels))
+    }
+
+    /// The same over another way to the channels.
+    pub(crate) fn process_over(&self, channels: Arc<dyn ChannelStore>) -> QueueStore {
         let options = QueueOptions {
             lease_ttl: self.ttl,
             leases: self.leases.clone(),
             keeper: false,
             label: "test".to_owned(),
         };
-        QueueStore::open(Arc::clone(&self.channels), options)
+        QueueStore::open(channels, options)
     }
 
     pub(crate) async fn end(self) {

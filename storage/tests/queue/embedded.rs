@@ -11,7 +11,7 @@ use storage::{Clock, Options, Store};
 use crate::bench::{Bench, bind_producer, config, consumer, get, ids, payloads, producer};
 use crate::support::{self, TestClock};
 
-async fn reopen(options: &Options, clock: &Arc<TestClock>) -> (Store, Arc<dyn ChannelStore>) {
+pub(crate) async fn reopen(options: &Options, clock: &Arc<TestClock>) -> (Store, Arc<dyn ChannelStore>) {
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
     let options = Options { boot: support::fresh_boot(), ..options.clone() };
     let store = Store::open(options, Arc::clone(&clock)).await.unwrap();
@@ -58,10 +58,19 @@ async fn checklist_6_a_restart_keeps_leases_members_and_records() {
     store.close().await.unwrap();
 }
 
-/// Checklist 19 (H-22): the wall clock may step by an hour, there and back: no lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checklist_19_clock_steps_end_no_lease() {
-    let bench = Bench::embedded().await;
+    clock_steps_end_no_lease(Bench::embedded().await).await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checklist_19_clock_steps_end_no_lease_of_etcd() {
+    clock_steps_end_no_lease(Bench::etcd().await).await;
+}
+
+/// Checklist 19 (H-22): the wall clock may step by an hour, there and back: no lease ends.
+async fn clock_steps_end_no_lease(bench: Bench) {
     let queues = bench.process();
     let producer = producer(&queues, "q", ChanType::Mpsc).await;
     let (_, _, clock) = bench.store.as_ref().unwrap();

@@ -1,6 +1,13 @@
 //! R-04..R-07 on every backend.
 
-crate::on_every_backend!(cases: a_lease_lives_as_long_as_it_is_kept, a_guard_only_contributes, checklist_15_a_revoked_lease_is_told_at_once, a_ttl_below_the_least_is_refused, an_armed_lease_runs_down);
+crate::on_every_backend!(cases:
+    a_lease_lives_as_long_as_it_is_kept,
+    a_guard_only_contributes,
+    a_guard_that_revokes_ends_the_lease_for_all,
+    checklist_15_a_revoked_lease_is_told_at_once,
+    a_ttl_below_the_least_is_refused,
+    an_armed_lease_runs_down,
+);
 
 mod cases {
     use std::time::{Duration, Instant};
@@ -57,6 +64,19 @@ mod cases {
         assert!(matches!(backend.probe(vec![third.lease()]).await[..], [Alive::Left(_)]));
     }
 
+    /// Lease spec 4: who ends a lease on purpose ends it for every guard, at once; nothing is counted as lost.
+    pub(super) async fn a_guard_that_revokes_ends_the_lease_for_all(bench: &Bench) {
+        let manager = LeaseManager::new();
+        let backend = bench.backend();
+        let first = manager.grant(&backend, bench.ttl * 30, "first").await.unwrap();
+        let (second, lease) = (first.share("second"), first.lease());
+        first.revoke().await.unwrap();
+        tokio::time::timeout(PATIENCE, second.lost()).await.unwrap();
+        assert!(manager.view().is_empty(), "nothing is kept any more");
+        assert_eq!((manager.stat().held, manager.stat().lost), (0, 0));
+        assert_eq!(backend.probe(vec![lease]).await, [Alive::Gone]);
+    }
+
     /// Checklist 15 (H-15, H-18): a definitive answer fires `lost` and ends the keepalives.
     pub(super) async fn checklist_15_a_revoked_lease_is_told_at_once(bench: &Bench) {
         let manager = LeaseManager::new();
@@ -86,4 +106,56 @@ mod cases {
         assert!(after >= bench.ttl / 2, "it ended after {after:?}");
         assert!(matches!(backend.set_ttl(armed.lease, Duration::from_secs(5)).await, Err(LeaseError::Gone)));
     }
+}
+
+/// a store that is busy with large records answers keepalives late, again and again. A late answer is one: nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_answers_keep_a_lease() {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use storage::lease::{Alive, LeaseBackend, LeaseError, LeaseFuture, LeaseManager, LeaseRef, Standing};
+
+    #[derive(Debug)]
+    struct Late(Arc<dyn LeaseBackend>);
+
+    impl LeaseBackend for Late {
+        fn uid(&self) -> &str {
+            "late"
+        }
+        fn incarnation(&self) -> u64 {
+            self.0.incarnation()
+        }
+        fn grant(&self, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>> {
+            self.0.grant(ttl)
+        }
+        fn keepalive(&self, leases: Vec<LeaseRef>) -> LeaseFuture<'_, Vec<Alive>> {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(1_100)).await;
+                self.0.keepalive(leases).await
+            })
+        }
+        fn probe(&self, leases: Vec<LeaseRef>) -> LeaseFuture<'_, Vec<Alive>> {
+            self.0.probe(leases)
+        }
+        fn set_ttl(&self, lease: LeaseRef, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>> {
+            self.0.set_ttl(lease, ttl)
+        }
+        fn arm(&self, lease: LeaseRef, ttl: Duration) -> LeaseFuture<'_, Result<LeaseRef, LeaseError>> {
+            self.0.arm(lease, ttl)
+        }
+        fn revoke(&self, lease: LeaseRef) -> LeaseFuture<'_, Result<(), LeaseError>> {
+            self.0.revoke(lease)
+        }
+    }
+
+    let bench = crate::bench::Bench::memory();
+    let backend: Arc<dyn LeaseBackend> = Arc::new(Late(bench.backend()));
+    let manager = LeaseManager::new();
+    let guard = manager.grant(&backend, Duration::from_secs(5), "test").await.unwrap();
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_ne!(guard.standing(), Standing::Lost, "{:?}", manager.view());
+    }
+    bench.end().await;
 }

@@ -8,9 +8,11 @@ mod support;
 
 mod bench;
 mod channels;
+mod contention;
 mod embedded;
 mod faults;
 mod leases;
+mod volume;
 
 #[cfg(feature = "etcd")]
 mod etcd;

@@ -1,14 +1,21 @@
-//! The backend `etcd`: leases of an etcd cluster 3.4 or newer. All of etcd-client is in this file.
+//! The backend `etcd`: leases of an etcd cluster 3.4 or newer. All of etcd-client is in this directory.
 //!
 //! A process needs one lease, so one keepalive stream. Streams do not reconnect by themselves: a failed one is made anew by the next
 //! keepalive. That a lease is gone is only believed from the TTL that etcd states, never from the text of an error.
+//!
+//! Each endpoint has a client of its own, and the one that answered last is asked first: a client over all of them would go on asking the
+//! dead one in turn.
+
+mod watch;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
     Certificate, Client, ConnectOptions, Error, Identity, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
-    TlsOptions,
+    ResponseHeader, TlsOptions,
 };
 
 use super::{Alive, LeaseBackend, LeaseError, LeaseFuture, LeaseRef};
@@ -53,11 +60,53 @@ impl std::fmt::Debug for EtcdTls {
 
 /// Leases of an etcd cluster.
 pub struct EtcdBackend {
-    client: Client,
+    endpoints: Arc<Endpoints>,
     uid: String,
     namespace: String,
     incarnation: u64,
     streams: tokio::sync::Mutex<HashMap<i64, (LeaseKeeper, LeaseKeepAliveStream)>>,
+    watch: watch::Watch,
+}
+
+/// The members of the cluster, as they were given.
+struct Endpoints {
+    clients: Vec<Client>,
+    /// The one that answered last.
+    first: AtomicUsize,
+}
+
+impl Endpoints {
+    /// The one to ask. Whoever does not say that it answered, also because it no longer waits, leaves the next one to be asked.
+    fn attempt(&self) -> Attempt<'_> {
+        Attempt { endpoints: self, at: self.first.load(Ordering::Relaxed), answered: false }
+    }
+}
+
+struct Attempt<'a> {
+    endpoints: &'a Endpoints,
+    at: usize,
+    answered: bool,
+}
+
+impl Attempt<'_> {
+    fn client(&self) -> &Client {
+        &self.endpoints.clients[self.at]
+    }
+
+    fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            let next = (self.at + 1) % self.endpoints.clients.len();
+            // Unless somebody else went on meanwhile.
+            let _ =
+                self.endpoints.first.compare_exchange(self.at, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
 }
 
 impl std::fmt::Debug for EtcdBackend {
@@ -84,13 +133,30 @@ impl EtcdBackend {
         if let Some(tls) = &options.tls {
             connect = connect.with_tls(tls_options(tls));
         }
-        let client =
-            bounded(&uid, CONNECT_TIMEOUT, Client::connect(&options.endpoints, Some(connect))).await?;
-        let key = format!("{}/v1/incarnation", options.namespace);
-        let answer = bounded(&uid, CONNECT_TIMEOUT, client.kv_client().get(key, None)).await?;
-        let incarnation = answer.header().map(|header| header.cluster_id()).unwrap_or_default();
-        let streams = tokio::sync::Mutex::default();
-        Ok(Self { client, uid, namespace: options.namespace.clone(), incarnation, streams })
+        let mut clients = Vec::with_capacity(options.endpoints.len());
+        for endpoint in &options.endpoints {
+            // It does not dial before it is asked something; with a password it asks for a token.
+            let client = Client::connect([endpoint], Some(connect.clone()));
+            match bounded(&uid, CONNECT_TIMEOUT, client).await {
+                Ok(client) => clients.push(client),
+                Err(error) => tracing::warn!(%endpoint, %error, "an endpoint of etcd is left out"),
+            }
+        }
+        if clients.is_empty() {
+            let reason = "no endpoint can be used".to_owned();
+            return Err(LeaseError::Unavailable { backend: uid, reason });
+        }
+        let endpoints = Arc::new(Endpoints { clients, first: AtomicUsize::new(0) });
+        let keys = format!("{}/v1/", options.namespace);
+        let within = CONNECT_TIMEOUT / u32::try_from(endpoints.clients.len()).unwrap_or(u32::MAX);
+        let answer = ask(&endpoints, &uid, within, |client| {
+            let key = format!("{keys}incarnation");
+            async move { client.kv_client().get(key, None).await }
+        });
+        let incarnation = answer.await?.header().map(|header| header.cluster_id()).unwrap_or_default();
+        let watch = watch::Watch::start(Arc::clone(&endpoints), incarnation, format!("{keys}lease/"));
+        let (namespace, streams) = (options.namespace.clone(), tokio::sync::Mutex::default());
+        Ok(Self { endpoints, uid, namespace, incarnation, streams, watch })
     }
 
     fn check(&self, lease: LeaseRef) -> Result<i64, LeaseError> {
@@ -111,11 +177,21 @@ impl EtcdBackend {
     /// A lease with a key that shows it: operators see who is there, and the key goes with the lease.
     async fn grant_marked(&self, ttl: Duration) -> Result<LeaseRef, LeaseError> {
         let seconds = self.seconds(ttl)?;
-        let granted = self.bounded(self.client.lease_client().grant(seconds, None)).await?;
-        let id = granted.id();
+        let grant = |client: Client| async move {
+            let granted = client.lease_client().grant(seconds, None).await?;
+            self.is_ours(granted.header())?;
+            Ok(granted)
+        };
+        let id = self.ask(grant).await?.id();
         let key = format!("{}/v1/lease/{id:016x}", self.namespace);
-        let bound = Some(PutOptions::new().with_lease(id));
-        self.bounded(self.client.kv_client().put(key, seconds.to_string(), bound)).await?;
+        let mark = |client: Client| {
+            let (key, bound) = (key.clone(), PutOptions::new().with_lease(id));
+            async move {
+                let put = client.kv_client().put(key, seconds.to_string(), Some(bound)).await?;
+                self.is_ours(put.header())
+            }
+        };
+        self.ask(mark).await?;
         Ok(LeaseRef { incarnation: self.incarnation, id: id.cast_unsigned() })
     }
 
@@ -136,13 +212,16 @@ impl EtcdBackend {
 
     async fn keep_on_stream(&self, id: i64) -> Result<i64, Error> {
         let open = self.streams.lock().await.remove(&id);
+        let attempt = self.endpoints.attempt();
         let (mut keeper, mut stream) = match open {
             Some(open) => open,
             // Its first message is the answer to a first keepalive, which is swallowed: the one below states the TTL.
-            None => self.client.lease_client().keep_alive(id).await?,
+            None => attempt.client().lease_client().keep_alive(id).await?,
         };
         keeper.keep_alive().await?;
         let answer = stream.message().await?.ok_or_else(|| Error::LeaseKeepAliveError("ended".to_owned()))?;
+        self.is_ours(answer.header())?;
+        attempt.answered();
         if answer.ttl() > 0 {
             self.streams.lock().await.insert(id, (keeper, stream));
         }
@@ -150,16 +229,60 @@ impl EtcdBackend {
     }
 
     async fn look(&self, id: i64) -> Alive {
-        match self.bounded(self.client.lease_client().time_to_live(id, None)).await {
+        let look = |client: Client| async move {
+            let answer = client.lease_client().time_to_live(id, None).await?;
+            self.is_ours(answer.header())?;
+            Ok(answer)
+        };
+        match self.ask(look).await {
             Ok(answer) if answer.ttl() < 0 => Alive::Gone,
             Ok(answer) => Alive::Left(seconds(answer.ttl())),
             Err(_) => Alive::Unknown,
         }
     }
 
-    async fn bounded<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, LeaseError> {
-        bounded(&self.uid, CALL_TIMEOUT, call).await
+    /// An endpoint of another cluster knows nothing of our leases: what it says is no word that one is gone.
+    fn is_ours(&self, header: Option<&ResponseHeader>) -> Result<(), Error> {
+        is_of(self.incarnation, header)
     }
+
+    async fn ask<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, LeaseError>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let within = CALL_TIMEOUT / u32::try_from(self.endpoints.clients.len()).unwrap_or(u32::MAX);
+        ask(&self.endpoints, &self.uid, within, call).await
+    }
+}
+
+fn is_of(cluster: u64, header: Option<&ResponseHeader>) -> Result<(), Error> {
+    let ours = header.is_none_or(|header| header.cluster_id() == cluster);
+    ours.then_some(()).ok_or_else(|| Error::EndpointError("it is of another cluster".to_owned()))
+}
+
+/// Asks one endpoint after the other until one answers, each for so long. Everything that is asked may be repeated; a lease that was granted
+/// without an answer runs down.
+async fn ask<T, F>(
+    endpoints: &Endpoints,
+    uid: &str,
+    within: Duration,
+    call: impl Fn(Client) -> F,
+) -> Result<T, LeaseError>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut last = LeaseError::Gone;
+    for _ in &endpoints.clients {
+        let attempt = endpoints.attempt();
+        match bounded(uid, within, call(attempt.client().clone())).await {
+            Err(error @ LeaseError::Unavailable { .. }) => last = error,
+            answer => {
+                attempt.answered();
+                return answer;
+            }
+        }
+    }
+    Err(last)
 }
 
 async fn bounded<T>(
@@ -194,6 +317,10 @@ fn seconds(ttl: i64) -> Duration {
 impl LeaseBackend for EtcdBackend {
     fn uid(&self) -> &str {
         &self.uid
+    }
+
+    fn news(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        Some(self.watch.news())
     }
 
     fn incarnation(&self) -> u64 {
@@ -251,8 +378,12 @@ impl LeaseBackend for EtcdBackend {
     fn revoke(&self, lease: LeaseRef) -> LeaseFuture<'_, Result<(), LeaseError>> {
         Box::pin(async move {
             let id = self.check(lease)?;
+            let revoke = |client: Client| async move {
+                let revoked = client.lease_client().revoke(id).await?;
+                self.is_ours(revoked.header())
+            };
             self.streams.lock().await.remove(&id);
-            match self.bounded(self.client.lease_client().revoke(id)).await {
+            match self.ask(revoke).await {
                 Ok(_) | Err(LeaseError::Gone) => Ok(()),
                 Err(error) => Err(error),
             }
