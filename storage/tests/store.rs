@@ -103,6 +103,31 @@ async fn evicted_bodies_are_read_back() {
     store.close().await.unwrap();
 }
 
+/// P9: the disk has its space back soon after a deep backlog was drained, without a restart and without more work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_backlog_gives_the_disk_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path());
+    (options.groups, options.resident_bytes_max, options.checkpoint_bytes) = (1, 1 << 20, 32 << 20);
+    let store = open(options).await;
+    let session = Session::connect(&store, "c1").await;
+    let body = vec![7; 500_000];
+    for _ in 0..300 {
+        store.call(session.group, session.append(&body)).await.unwrap();
+    }
+    store.checkpoint().await.unwrap();
+    let file = dir.path().join("state/g000.redb");
+    let full = file.metadata().unwrap().len();
+    assert!(full > 150_000_000);
+    for from in (0..300).step_by(50) {
+        store.call(session.group, session.settle(from..from + 50)).await.unwrap();
+    }
+    eventually("the disk has its space back", || file.metadata().unwrap().len() < full / 4).await;
+    store.call(session.group, session.append(b"more")).await.unwrap();
+    assert_eq!(session.inbox(&store).len(), 1);
+    store.close().await.unwrap();
+}
+
 /// The log goes when state is checkpointed: disk use is bounded by the backlog, not by history.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_deletes_log_segments() {

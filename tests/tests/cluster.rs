@@ -1,10 +1,10 @@
 //! Three processes are one broker (issue 3): takeover and End from any node, durable subscribers everywhere, nodes that stop, die and come
 //! back, a node without a majority.
 
-#[path = "cluster/monitor.rs"]
-mod monitor;
 #[path = "cluster/ends.rs"]
 mod ends;
+#[path = "cluster/monitor.rs"]
+mod monitor;
 #[path = "cluster/routes.rs"]
 mod routes;
 #[path = "cluster/stop.rs"]

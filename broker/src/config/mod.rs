@@ -380,7 +380,7 @@ impl Default for Config {
                 engine: EngineKind::Redb,
                 segment_bytes: 64 << 20,
                 checkpoint_bytes: 64 << 20,
-                resident_bytes_max: 256 << 20,
+                resident_bytes_max: 192 << 20,
             },
             auth: Auth {
                 anonymous: None,

@@ -37,6 +37,9 @@ use crate::wal::Recovered;
 const FORMAT: u16 = 4;
 /// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
 const READ_AGAIN_MAX: usize = 16;
+/// Bytes of bodies on disk that are a backlog, and the part of them below which it is as good as gone.
+const BACKLOG_MIN: u64 = 64 << 20;
+const BACKLOG_GONE: u64 = 8;
 /// What a row takes on disk besides the body of a message, about.
 const ROW_BYTES: u64 = 256;
 /// Evicting goes below the budget by this part of it, so that it does not run for every message.
@@ -73,6 +76,8 @@ pub(crate) struct Machine {
     failure: Arc<Failure>,
     deadlines: Arc<Notify>,
     resident: AtomicU64,
+    /// Bytes of bodies at the last checkpoint; 0: most of a backlog is gone since, and the next one was asked for.
+    kept: AtomicU64,
     events: RwLock<Option<Arc<dyn EventPort>>>,
     forwarded: Forwarded,
     /// Members of channels, and the keeper, who wait for a commit.
@@ -181,6 +186,7 @@ impl Machine {
             failure,
             deadlines,
             resident: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             events: RwLock::new(None),
             forwarded: Forwarded::new(boot),
             wakes: Wakes::default(),
@@ -453,7 +459,9 @@ impl Machine {
                 for lifetime in &outcome.ended {
                     state.attached.remove(lifetime);
                 }
-                let resident = state.group.stat().messages_resident_bytes;
+                let stat = state.group.stat();
+                let resident = stat.messages_resident_bytes;
+                self.see_drain(stat.messages_bytes);
                 self.see_lease_time(state.group.space().leases().clock());
                 drop(state);
                 self.tell(&proposed, outcome, pushes, resident);
@@ -517,8 +525,18 @@ impl Machine {
         drop(rows);
         let mut state = self.state.write();
         state.checkpointed = meta.applied;
+        self.kept.store(state.group.stat().messages_bytes, Ordering::Relaxed);
         self.evict_locked(&mut state);
         Ok(())
+    }
+
+    /// Most of a backlog that is on disk is gone: its space is given back with the next checkpoint, which is made now.
+    fn see_drain(&self, bytes: u64) {
+        let kept = self.kept.load(Ordering::Relaxed);
+        if kept >= BACKLOG_MIN && bytes <= kept / BACKLOG_GONE {
+            self.kept.store(0, Ordering::Relaxed);
+            self.meter.due_now();
+        }
     }
 
     /// Forgets resident bodies over the budget that are on disk.

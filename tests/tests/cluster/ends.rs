@@ -17,7 +17,8 @@ fn p6_an_end_from_another_node_suppresses_the_will() {
     let mut watcher = Client::connect(cluster.node(3).mqtt, &Options::v5("watcher"));
     assert_eq!(watcher.subscribe("will/#", 1), 1);
     let mut published = Vec::new();
-    for (round, (owner, operator)) in [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (2, 3)].into_iter().enumerate() {
+    for (round, (owner, operator)) in [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (2, 3)].into_iter().enumerate()
+    {
         for (expiry, will) in [(0, "suppress"), (300, "suppress"), (0, "publish"), (300, "publish")] {
             let id = format!("c-{round}-{expiry}-{will}");
             let options = Options::v5(&id).expiry(expiry).will(&format!("will/{id}"), "gone", 1, false, 0);
