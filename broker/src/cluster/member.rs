@@ -24,7 +24,7 @@ const CLOSE_TIMEOUT_MS: u64 = 2_000;
 /// Distance of two looks whether the others took this node out.
 const REMOVAL_LOOK: Duration = Duration::from_secs(2);
 /// What a node says of itself that was taken out.
-pub(crate) const REMOVED: &str = "this node was removed from its cluster and serves nobody; stop it, and join with an empty data directory to bring it back";
+pub(crate) const REMOVED: &str = "this node was removed from its cluster and serves nobody from the end of its lease on; stop it, and join with an empty data directory to bring it back";
 
 /// What has to happen before the store of `data_dir` is opened: a join that was begun empties the node's own groups. Blocks.
 ///
@@ -306,7 +306,9 @@ impl Member {
             return Err(JoinError::Refused(reason));
         }
         if !self.members().iter().any(|member| member.node_id == node_id) {
-            return Err(JoinError::Refused(format!("node {node_id} is no member of this cluster")));
+            return Err(JoinError::Refused(format!(
+                "node {node_id} is no member of this cluster; `exactmq node show {node_id}` says what is left of it"
+            )));
         }
         let _turn = self.turn.lock().await;
         self.store.remove_node(node_id).await.map_err(|error| JoinError::HalfDone(error.to_string()))
