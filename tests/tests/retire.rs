@@ -354,13 +354,13 @@ fn a_removal_says_what_it_leaves_behind() {
             && said.contains("0x88"),
         "{said}"
     );
-    refused(cluster.node(1), &durable("sub"));
     eventually("it knows that it was removed", SETTLE, || {
         (status(cluster.node(2))["state"] == "removed").then_some(())
     });
     let (head, body) = cluster.node(2).admin_ask("GET", "/health/ready", "").expect("an answer");
     assert!(head.contains("503") && body.contains("removed from its cluster"), "{head} {body}");
     cluster.node_mut(2).kill();
+    refused(cluster.node(1), &durable("sub"));
     succeeds(&attest(cluster.node(1), 2, &boot));
     goes_on(cluster.node(1), Instant::now());
 }
