@@ -2,7 +2,7 @@
 
 mod operator;
 
-use std::io::Write as _;
+use std::io::{BufRead as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::Ordering;
@@ -123,7 +123,7 @@ fn a_configuration_is_checked_before_it_is_used() {
         [&["check-config", "--config", path][..], &["serve", "--config", path], &["--config", path]]
     {
         let output = exactmq(arguments, Some(directory.path()));
-        check(&output, 1);
+        check(&output, 2);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(
             stderr.contains(&format!("{path}:2: "))
@@ -132,7 +132,7 @@ fn a_configuration_is_checked_before_it_is_used() {
         );
     }
     let output = exactmq(&["check-config", "--config", path, "--json"], None);
-    let report: Value = serde_json::from_str(&check(&output, 1)).expect("JSON");
+    let report: Value = serde_json::from_str(&check(&output, 2)).expect("JSON");
     assert_eq!((&report["valid"], report["problems"].as_array().map(Vec::len)), (&json!(false), Some(1)));
 }
 
@@ -159,6 +159,7 @@ fn users_are_edited_without_showing_the_password() {
     check(&exactmq(&["user", "remove", "alice", "--file", path], None), 0);
     check(&exactmq(&["user", "remove", "alice", "--file", path], None), 1);
     check(&exactmq(&["user", "add", "bob"], None), 2);
+    check(&exactmq(&["user", "remove", "bob", "--config", &format!("{path}.none")], None), 2);
     check(&exactmq(&["user", "add", "a:b", "--file", path, "--password", "x"], None), 1);
 }
 
@@ -204,6 +205,11 @@ fn check_config_refuses_what_serve_refuses() {
             path("pem")
         )
     };
+    std::fs::write(path("short"), "x\n").expect("written");
+    let peers = |secret: &str| {
+        let secret = path(secret);
+        format!("[cluster]\npeer = \"127.0.0.1:0\"\ntrusted_network = true\nsecret_file = \"{secret}\"\n")
+    };
     let mut faults = vec![
         (format!("[auth]\npassword_file = \"{}\"\n", path("none")), "none"),
         (format!("[auth]\npassword_file = \"{}\"\n", path("users")), "users"),
@@ -211,6 +217,8 @@ fn check_config_refuses_what_serve_refuses() {
         (format!("[acl]\nfile = \"{}\"\n", path("rules")), "rules"),
         (secure("none"), "none"),
         (secure("pem"), "listener"),
+        (peers("none"), "cluster.secret_file"),
+        (peers("short"), "secret"),
     ];
     if !cfg!(feature = "store-sled") {
         faults.push(("[storage]\nengine = \"sled\"\n".to_owned(), "storage.engine"));
@@ -218,11 +226,15 @@ fn check_config_refuses_what_serve_refuses() {
     faults.push(("a = [1]\nb = [2]\n[session]\nreceive_maximum = [\n1]\n".to_owned(), "receive_maximum"));
     for (text, named) in faults {
         std::fs::write(path("exactmq.toml"), &text).expect("written");
-        let output = exactmq(&["check-config", "--config", &path("exactmq.toml")], Some(directory.path()));
-        check(&output, 1);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(stderr.contains(named), "{text}: {stderr}");
-        assert!(stderr.lines().all(|line| line.starts_with("exactmq: ")), "{stderr}");
+        for command in ["check-config", "serve"] {
+            let data = path("data");
+            let output = exactmq(&[command, "--config", &path("exactmq.toml"), "--data-dir", &data], None);
+            check(&output, 2);
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(stderr.contains(named), "{text}: {stderr}");
+            assert!(stderr.lines().all(|line| line.starts_with("exactmq: ")), "{stderr}");
+            assert!(!Path::new(&data).exists(), "{command} with {text} made a part of the data directory");
+        }
     }
     std::fs::write(path("exactmq.toml"), "").expect("written");
     check(&exactmq(&["check-config", "--config", &path("exactmq.toml")], Some(directory.path())), 0);
@@ -293,6 +305,36 @@ fn a_boot_is_retired_from_the_command_line() {
     assert_eq!(text, "boot b of node 2 is retired (attested)\n  group 0: retired\n");
     let answer = json_of(&retire(&["--fence-agent", "--json"]));
     assert_eq!((&answer["unchanged"], &answer["node_id"]), (&json!(true), &json!(2)));
+    // Nothing is said of waiting where there is nothing to wait for.
+    *broker.retire_error.lock().expect("not poisoned") = Some(RetireError::NotFound("no boot".to_owned()));
+    let refused = retire(&["--attest", "off"]);
+    check(&refused, 1);
+    assert_eq!(String::from_utf8_lossy(&refused.stderr), "exactmq: not_found: no boot\n");
     let nobody = tempfile::tempdir().expect("a directory");
     check(&exactmq(&["node", "retire", "2", "--boot", "b", "--fence-agent"], Some(nobody.path())), 5);
+}
+
+/// Who has to wait for the end of a lease is told so, and how not to.
+#[test]
+fn a_retirement_that_waits_says_what_for() {
+    let broker = FakeBroker::with(&[]);
+    let api = Api::start(&broker, |_| ());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_exactmq"))
+        .args(["node", "retire", "2", "--boot", "b", "--attest", "off"])
+        .env_clear()
+        .env("EXACTMQ_NODE_DATA_DIR", api.directory.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut said = String::new();
+    let stderr = child.stderr.take().expect("piped");
+    std::io::BufReader::new(stderr).read_line(&mut said).expect("a line");
+    assert!(
+        said.contains("lease") && said.contains("isolation.drift_ms") && said.contains("--now"),
+        "{said}"
+    );
+    broker.lease_over.store(true, Ordering::SeqCst);
+    assert!(child.wait().expect("ends").success());
 }

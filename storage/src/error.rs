@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+const POISONED: &str = "the store is poisoned: an earlier write or fsync failed (";
+const CURE: &str = "); free space or replace the disk, then restart";
+
 /// A failure of the store. Everything but `Unavailable` stops the node: it is never guessed around.
 #[derive(Debug, Error)]
 pub enum StorageError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     /// A failed fsync is never retried: the store refuses everything from then on.
-    #[error(
-        "the store is poisoned: an earlier write or fsync failed ({0}); free space or replace the disk, then restart"
-    )]
+    #[error("{before}{0}{after}", before = POISONED, after = CURE)]
     Poisoned(String),
     #[error(
         "{path} is damaged at offset {offset}: {what}; move the data directory away and start with an empty one: what this one holds is lost, unless other nodes of its cluster have it and this one joins them anew"
@@ -45,7 +46,33 @@ impl StorageError {
         move |source| Self::Io { path: path.to_owned(), source }
     }
 
+    /// The store is poisoned for this reason. Openraft hands our own words back as a reason: they are said once.
+    pub(crate) fn poisoned(reason: &dyn std::fmt::Display) -> Self {
+        let text = reason.to_string();
+        let first = text.rsplit_once(POISONED).map_or(&*text, |(_, first)| first);
+        Self::Poisoned(first.split_once(CURE).map_or(first, |(first, _)| first).to_owned())
+    }
+
     pub(crate) fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), offset, what: what.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P10: what failed first is said, once, however many layers hand it on.
+    #[test]
+    fn a_poisoned_store_says_so_once() {
+        let first = StorageError::poisoned(&"fsync of wal-1: no space left (os error 28)");
+        let raft = StorageError::poisoned(&format!("when Write Logs: {first}"));
+        let store = StorageError::poisoned(&raft);
+        assert_eq!(store.to_string(), first.to_string());
+        assert_eq!(first.to_string().matches("poisoned").count(), 1);
+        assert!(
+            first.to_string().contains("(fsync of wal-1: no space left (os error 28)); free space"),
+            "{first}"
+        );
     }
 }

@@ -167,7 +167,7 @@ impl Failure {
     }
 
     pub(crate) fn set(&self, error: &StorageError) {
-        let error = Arc::new(StorageError::Poisoned(error.to_string()));
+        let error = Arc::new(StorageError::poisoned(error));
         self.first.send_if_modified(|first| {
             let new = first.is_none();
             if new {

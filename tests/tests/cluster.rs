@@ -55,6 +55,7 @@ fn only_an_empty_node_with_the_secret_joins() {
     let early = second.cli(&["cluster", "join", &seed]);
     assert_eq!(early.status.code(), Some(1), "the first node is no cluster yet");
     succeeds(&first.cli(&["cluster", "init"]));
+    succeeds(&first.cli(&["cluster", "init"]));
     let mut client = Client::connect(second.mqtt, &durable("kept"));
     client.subscribe("t", 1);
     let refused = second.cli(&["cluster", "join", &seed]);
@@ -80,6 +81,9 @@ fn only_an_empty_node_with_the_secret_joins() {
 fn three_nodes_are_one_broker() {
     let cluster = Cluster::of_three();
     let [first, second, third] = [1, 2, 3].map(|id| cluster.node(id).mqtt);
+    let refused = cluster.node(2).cli(&["cluster", "init"]);
+    assert_eq!(refused.status.code(), Some(1), "it joined, it is not the first: {refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("member of a cluster already"), "{refused:?}");
     // A durable subscriber of node 3, offline and online.
     let mut subscriber = Client::connect(third, &durable("sub"));
     assert_eq!(subscriber.subscribe("news/#", 1), 1);
@@ -232,6 +236,9 @@ fn a_minority_refuses_and_recovers() {
     assert_eq!(status(alone)["state"], "member");
     let ready = ready(alone);
     assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("no leader for group"), "{ready}");
+    let failed = alone.cli(&["cluster", "remove", "3"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("again goes on"), "{failed:?}");
     cluster.node_mut(2).restart();
     let (_, present) = connect_when_served(cluster.node(1), &durable("before"));
     assert!(present, "nothing was lost");

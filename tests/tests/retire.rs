@@ -325,9 +325,44 @@ fn p1_in_lease_mode_the_end_of_the_lease_retires_a_silent_node() {
     assert!(present);
     let after = stopped.elapsed();
     eprintln!("taken over {after:?} after the stop");
-    assert_eq!(boot_of(cluster.node(1), 2)["retired_by"], "lease");
+    eventually("the lease retired it in every group", SETTLE, || {
+        (boot_of(cluster.node(1), 2)["retired_by"] == "lease").then_some(())
+    });
     wills(&mut watcher, 1, stopped);
     comes_back_as_another(&cluster, zombie, consumer);
+}
+
+/// P2, P10: a removal of a node that runs proves nothing, and says what frees its sessions: that command does. The removed node says so of
+/// itself, in its status, its readiness and its log. Stopped in order first, it leaves nothing behind.
+#[test]
+fn a_removal_says_what_it_leaves_behind() {
+    let mut cluster = Cluster::of_three_with(&[LEASE, DRIFT]);
+    let boot = boot_id(cluster.node(1), 2);
+    assert_eq!(boot_of(cluster.node(1), 2)["current"], true, "of a node that is not asked");
+    let _lost = clients_of_2(&cluster);
+    cluster.node_mut(3).stop();
+    led_by_others(&cluster, 3);
+    let removed = json(&cluster.node(1).cli(&["cluster", "remove", "3", "--json"]));
+    assert_eq!(removed, serde_json::json!({ "removed": 3, "unretired": [], "note": null }));
+
+    let removed = cluster.node(1).cli(&["cluster", "remove", "2"]);
+    succeeds(&removed);
+    let said = String::from_utf8_lossy(&removed.stdout);
+    assert!(
+        said.contains(&format!("exactmq node retire 2 --boot {boot} --attest "))
+            && said.contains("SIGTERM")
+            && said.contains("0x88"),
+        "{said}"
+    );
+    eventually("it knows that it was removed", SETTLE, || {
+        (status(cluster.node(2))["state"] == "removed").then_some(())
+    });
+    let (head, body) = cluster.node(2).admin_ask("GET", "/health/ready", "").expect("an answer");
+    assert!(head.contains("503") && body.contains("removed from its cluster"), "{head} {body}");
+    cluster.node_mut(2).kill();
+    refused(cluster.node(1), &durable("sub"));
+    succeeds(&attest(cluster.node(1), 2, &boot));
+    goes_on(cluster.node(1), Instant::now());
 }
 
 /// A node alone has nobody to retire, and says so.

@@ -5,13 +5,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{AdminState, Problem};
+use super::model::object;
+use super::{AdminState, NodeView, Problem};
 use crate::cluster::join::JoinError;
 use crate::cluster::{ClusterView, Member};
 use crate::config::HostPort;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InitRequest {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,12 +31,57 @@ struct RemoveRequest {
     node_id: u64,
 }
 
+/// Answer of a removal that is complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoveAnswer {
+    pub removed: u64,
+    /// Boots of the node that nothing proves to be over, newest first: each holds its sessions until it is retired.
+    pub unretired: Vec<UnretiredBoot>,
+    /// What that means and what to do; `None`: nothing.
+    pub note: Option<String>,
+}
+
+/// A boot of a removed node that may still run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnretiredBoot {
+    pub boot_id: Arc<str>,
+    /// The command that retires it, for whoever knows that nothing of it runs.
+    pub retire: String,
+}
+
+impl RemoveAnswer {
+    /// `nodes` as they are known after the removal.
+    fn new(node_id: u64, nodes: Vec<NodeView>) -> Self {
+        let boots = nodes.into_iter().filter(|node| node.node_id == node_id).flat_map(|node| node.boots);
+        let boots = boots.filter(|boot| boot.retired_at_ms.is_none());
+        let unretired: Vec<UnretiredBoot> = boots
+            .map(|boot| UnretiredBoot {
+                retire: format!(
+                    "exactmq node retire {node_id} --boot {} --attest \"how you know that nothing of it runs\"",
+                    boot.boot_id
+                ),
+                boot_id: boot.boot_id,
+            })
+            .collect();
+        let note = unretired.first().map(|newest| {
+            format!(
+                "boot {} of node {node_id} is not retired: CONNECTs for its sessions are refused (0x88) on the other nodes, because \
+                 it may still serve them. A node that is stopped in order (SIGTERM) before it is removed leaves nothing behind; now stop \
+                 it, then retire the boot",
+                newest.boot_id
+            )
+        });
+        Self { removed: node_id, unretired, note }
+    }
+}
+
 impl From<JoinError> for Problem {
     fn from(error: JoinError) -> Self {
         let detail = error.to_string();
         match error {
             JoinError::NoPeerPort => Self::new(409, "no_peer_port", detail),
             JoinError::Refused(_) => Self::new(409, "refused", detail),
+            JoinError::HalfDone(_) => Self::new(503, "partial", detail),
             JoinError::Unreachable { .. } => Self::new(503, "unreachable", detail),
             JoinError::Io(_) => Self::new(500, "internal", detail),
         }
@@ -41,15 +92,18 @@ fn member(state: &AdminState) -> Result<Arc<Member>, Problem> {
     state.port.cluster().ok_or_else(|| Problem::new(503, "unavailable", "nothing is known of a cluster here"))
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a Bytes, form: &str) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("the body is not {form}: {error}")))
+fn read<T: DeserializeOwned>(body: &Bytes, form: &str) -> Result<T, Problem> {
+    object(body).map_err(|what| Problem::invalid(format!("the body is not {form}: {what}")))
 }
 
 pub(super) async fn show(State(state): State<AdminState>) -> Result<Json<ClusterView>, Problem> {
     Ok(Json(member(&state)?.view()))
 }
 
-pub(super) async fn init(State(state): State<AdminState>) -> Result<Json<Value>, Problem> {
+pub(super) async fn init(State(state): State<AdminState>, body: Bytes) -> Result<Json<Value>, Problem> {
+    if !body.is_empty() {
+        let InitRequest {} = read(&body, "empty or {}")?;
+    }
     let member = member(&state)?;
     // In a task of its own, as the others: a caller that hangs up does not stop it half way.
     let done = tokio::spawn(async move { member.init().await }).await;
@@ -67,10 +121,55 @@ pub(super) async fn join(State(state): State<AdminState>, body: Bytes) -> Result
     Ok(Json(json!({ "state": "joining" })))
 }
 
-pub(super) async fn remove(State(state): State<AdminState>, body: Bytes) -> Result<Json<Value>, Problem> {
+pub(super) async fn remove(
+    State(state): State<AdminState>,
+    body: Bytes,
+) -> Result<Json<RemoveAnswer>, Problem> {
     let request: RemoveRequest = read(&body, "{\"node_id\": N}")?;
     let member = member(&state)?;
     let done = tokio::spawn(async move { member.remove(request.node_id).await }).await;
     done.map_err(|_| Problem::new(500, "internal", "the call failed"))??;
-    Ok(Json(json!({ "removed": request.node_id })))
+    Ok(Json(RemoveAnswer::new(request.node_id, state.port.nodes().await?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::BootView;
+
+    /// M2 of the operator's promises: a removal names the boots that keep sessions from being taken over, and those only.
+    #[test]
+    fn a_removal_names_the_boots_that_are_not_retired() {
+        let boot = |id: &str, retired_at_ms| BootView {
+            current: false,
+            boot_id: id.into(),
+            lease_until_ms: 1,
+            retired_at_ms,
+            retired_by: None,
+            retired_because: None,
+        };
+        let node = |node_id, boots| NodeView {
+            node_id,
+            local: false,
+            version: None,
+            connections: None,
+            started_at_ms: None,
+            boots,
+        };
+        let nodes = vec![
+            node(1, vec![boot("of-1", None)]),
+            node(2, vec![boot("new", None), boot("old", Some(7))]),
+            node(3, vec![boot("over", Some(7))]),
+        ];
+        let answer = RemoveAnswer::new(2, nodes.clone());
+        let named: Vec<&str> = answer.unretired.iter().map(|boot| &*boot.boot_id).collect();
+        assert_eq!(named, ["new"]);
+        assert!(answer.unretired[0].retire.starts_with("exactmq node retire 2 --boot new --attest \""));
+        let note = answer.note.expect("something is to be done");
+        assert!(note.contains("boot new of node 2") && note.contains("SIGTERM"), "{note}");
+        for over in [3, 4] {
+            let answer = RemoveAnswer::new(over, nodes.clone());
+            assert_eq!((answer.unretired, answer.note), (Vec::new(), None));
+        }
+    }
 }

@@ -33,6 +33,7 @@ use session::id::{Key, Owner};
 use session::lifecycle::{EndReason, Subject, WillMode};
 
 pub use audit::{Audit, AuditError, AuditPage, AuditRecord};
+pub use cluster::{RemoveAnswer, UnretiredBoot};
 pub use denied::{DeniedList, DeniedPage, DeniedView, DenyCommand, DenyRequest};
 pub use jobs::{JobDetail, JobFileError, JobList, JobRequest, JobResult, JobState, JobView, Jobs};
 pub use listener::serve;

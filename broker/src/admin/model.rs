@@ -249,12 +249,24 @@ pub(super) fn reason_of(word: &str) -> Option<EndReason> {
 }
 
 /// What becomes of the Will; nothing said: it is published.
-pub(super) fn will_of(word: Option<&str>) -> Option<WillMode> {
+pub(super) fn will_of(word: Option<&str>) -> Result<WillMode, String> {
     match word {
-        None | Some("publish") => Some(WillMode::Publish),
-        Some("suppress") => Some(WillMode::Suppress),
-        Some(_) => None,
+        None | Some("publish") => Ok(WillMode::Publish),
+        Some("suppress") => Ok(WillMode::Suppress),
+        Some(other) => Err(format!("will {other:?} is not publish or suppress")),
     }
+}
+
+/// A body that is a JSON object and nothing else: a list would pass for the fields in their order.
+///
+/// # Errors
+/// What is wrong with it, in words of JSON.
+pub(super) fn object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    let value: serde_json::Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    if !value.is_object() {
+        return Err("it is not an object".to_owned());
+    }
+    serde_json::from_value(value).map_err(|error| in_words(&error.to_string()))
 }
 
 /// Rust names of types mean nothing to a caller.
@@ -282,7 +294,7 @@ pub struct EndAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootView {
     pub boot_id: Arc<str>,
-    /// Whether it is the one that runs now, as far as this node knows.
+    /// Whether it is the one that runs now: the own one of the node that answers, the newest that is not retired of another.
     pub current: bool,
     pub lease_until_ms: u64,
     pub retired_at_ms: Option<u64>,

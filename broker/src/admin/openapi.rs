@@ -89,7 +89,7 @@ fn cluster_paths() -> Value {
             "responses": answers("The cluster", json!({ "type": "object" }), &CALL[1..]),
         } },
         "/v1/cluster/init": { "post": {
-            "summary": "Make this node the first of a cluster; repeating it changes nothing",
+            "summary": "Make this node the first of a cluster; repeating it changes nothing, one that joined a cluster refuses",
             "responses": answers("It is", json!({ "type": "object" }), CLUSTER_CHANGE),
         } },
         "/v1/cluster/join": { "post": {
@@ -98,7 +98,7 @@ fn cluster_paths() -> Value {
             "responses": answers("Begun", json!({ "type": "object" }), CLUSTER_CHANGE),
         } },
         "/v1/cluster/remove": { "post": {
-            "summary": "Take another node out of every group",
+            "summary": "Take another node out of every group; `unretired` are boots of it that keep sessions from being taken over until they are retired",
             "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("node_id", number())]) } } },
             "responses": answers("Done", json!({ "type": "object" }), CLUSTER_CHANGE),
         } },
@@ -255,7 +255,7 @@ const CLUSTER_CHANGE: &[(&str, &str)] = &[
     ("401", "unauthorized"),
     ("409", "no_peer_port, refused"),
     ("500", "internal"),
-    ("503", "unreachable, unavailable"),
+    ("503", "unreachable, unavailable, partial"),
 ];
 
 fn of_session() -> Value {

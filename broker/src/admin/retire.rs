@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::audit::{self, AuditRecord};
 use super::listener::Peer;
+use super::model::object;
 use super::{AdminState, Problem};
 use crate::usecase::retire::{GroupRetired, RetireBy, RetireError, RetireOrder, RetireProgress, Retired};
 
@@ -220,9 +221,8 @@ pub(super) async fn retire(
         413 => Problem::too_large(),
         _ => Problem::invalid(rejection.body_text()),
     })?;
-    let request: RetireRequest = serde_json::from_slice(&body).map_err(|error| {
-        let error = error.to_string().replace("struct RetireRequest", "an object");
-        Problem::invalid(format!("the body is not {{\"boot\": …, \"attest\": …}} as expected: {error}"))
+    let request: RetireRequest = object(&body).map_err(|what| {
+        Problem::invalid(format!("the body is not {{\"boot\": …, \"attest\": …}} as expected: {what}"))
     })?;
     let order = order(node_id, request)?;
     state.audit.check().map_err(|error| Problem::new(503, "audit", error.to_string()))?;

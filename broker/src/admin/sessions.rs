@@ -92,8 +92,7 @@ fn command(key: &Key, request: &EndRequest) -> Result<EndCommand, Problem> {
             request.reason
         ))
     })?;
-    let will = will_of(request.will.as_deref())
-        .ok_or_else(|| Problem::invalid(format!("will {:?} is not publish or suppress", request.will)))?;
+    let will = will_of(request.will.as_deref()).map_err(Problem::invalid)?;
     let owner = request.owner.clone().map(Owner::try_from).transpose();
     let owner = owner.map_err(|error| Problem::invalid(format!("a field of owner {error}")))?;
     if owner.as_ref().is_some_and(|owner| owner.key != *key) {

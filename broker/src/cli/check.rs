@@ -1,7 +1,8 @@
-//! `exactmq check-config`: what a configuration needs beside itself, so that what it accepts is not refused at the start.
+//! What a configuration needs beside itself: asked by `exactmq check-config`, and by a start before it makes anything.
 
 use crate::admin::AdminToken;
 use crate::auth::{Acl, PasswordFile};
+use crate::cluster::link;
 use crate::config::{ConfigError, Loaded, Origin, Problem};
 use crate::node::tls;
 
@@ -12,6 +13,10 @@ use crate::node::tls;
 pub(super) fn beside(loaded: Loaded) -> Result<Loaded, ConfigError> {
     let config = &loaded.config;
     let mut problems = Vec::new();
+    if let Err(error) = link::check(&config.cluster) {
+        let origin = loaded.origins.get(error.key()).cloned().unwrap_or(Origin::Default);
+        problems.push(Problem { origin, message: error.to_string() });
+    }
     let mut problem = |key: &str, message: String| {
         let origin = loaded.origins.get(key).cloned().unwrap_or(Origin::Default);
         problems.push(Problem { origin, message: format!("{key}: {message}") });

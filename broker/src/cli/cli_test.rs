@@ -161,3 +161,22 @@ fn times_are_utc() {
     assert_eq!(time(&json!({ "at": null }), "at"), "-");
     assert_eq!(at(u64::MAX), u64::MAX.to_string());
 }
+
+/// A command that an answer names is complete: pasted as it is, it finds the node that gave the answer.
+#[test]
+fn a_command_that_is_named_finds_the_same_node() {
+    for (given, expected) in [
+        ("", ""),
+        ("--data-dir d1", " --data-dir d1"),
+        ("--admin http://[::1]:9 --token-file t", " --admin 'http://[::1]:9' --token-file t"),
+        ("--data-dir it's", " --data-dir 'it'\\''s'"),
+    ] {
+        let mut arguments = vec!["cluster", "remove", "2"];
+        arguments.extend(given.split_whitespace());
+        let Some(Command::Cluster(command)) = parse(&arguments).expect(given).command else {
+            panic!("{given}: another command");
+        };
+        let cluster::Command::Remove { remote, .. } = command else { panic!("{given}: another command") };
+        assert_eq!(remote.flags(), expected);
+    }
+}

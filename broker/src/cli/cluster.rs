@@ -35,7 +35,10 @@ pub(super) enum Command {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Take another node out of the cluster
+    /// Take another node out of the cluster, for good; stop it in order before, or retire its boot
+    ///
+    /// A node that was stopped in order (SIGTERM) leaves nothing behind. Of any other the answer names the boot that is not retired: clients
+    /// of its sessions are refused on the other nodes until `exactmq node retire`. Repeating a removal that failed half way goes on with it.
     Remove {
         /// Node id
         node_id: u64,
@@ -74,9 +77,7 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
             if remote.json {
                 print_json(&answer);
             } else {
-                print(&format!(
-                    "Node {node_id} takes part in no group any more. Stop it; its data directory is of no use now.\n"
-                ));
+                print(&removed(node_id, &answer, &remote));
             }
             Ok(())
         }
@@ -118,6 +119,20 @@ fn join(peer: &str, remote: &Remote) -> Result<(), CliError> {
         }
         std::thread::sleep(POLL);
     }
+}
+
+fn removed(node_id: u64, answer: &Value, remote: &Remote) -> String {
+    let mut text =
+        format!("Node {node_id} takes part in no group any more; its data directory is of no use now.\n");
+    let unretired = list_of(answer, "unretired");
+    if unretired.is_empty() {
+        return text;
+    }
+    text.push_str(&format!("\n{}:\n", cell(answer, "note")));
+    for boot in unretired {
+        text.push_str(&format!("  {}{}\n", cell(boot, "retire"), remote.flags()));
+    }
+    text
 }
 
 fn list_of<'a>(value: &'a Value, name: &str) -> &'a [Value] {

@@ -1,6 +1,6 @@
 //! The command line of `exactmq`. Names of commands and flags, and the exit codes, are contracts.
 //!
-//! 0 ok, 1 failed, 2 usage, 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
+//! 0 ok, 1 failed, 2 usage (arguments, or the configuration that they give), 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
 
 mod check;
 mod cluster;
@@ -188,7 +188,9 @@ fn run_node<T, E: Display>(
     serve: impl FnOnce(Config, Reread) -> Result<T, E>,
 ) -> Result<(), CliError> {
     let sources = args.sources();
-    let loaded = Config::load(&sources).map_err(|error| CliError::failed(&error))?;
+    // What is wrong with the files it names is told before anything is made in the data directory.
+    let loaded = Config::load(&sources).and_then(check::beside);
+    let loaded = loaded.map_err(|error| CliError::usage(error.to_string()))?;
     logging::init(&loaded.config.log);
     for warning in &loaded.warnings {
         tracing::warn!(origin = %warning.origin, "{}", warning.message);
@@ -200,9 +202,9 @@ fn check_config(args: &ServeArgs, json: bool) -> Result<(), CliError> {
     let loaded = args.load().and_then(check::beside);
     if json {
         print_json(&output::config(&loaded));
-        return loaded.map(drop).map_err(|_| CliError::failed(&"the configuration is not valid"));
+        return loaded.map(drop).map_err(|_| CliError::usage("the configuration is not valid"));
     }
-    print(&loaded.map_err(|error| CliError::failed(&error))?.report());
+    print(&loaded.map_err(|error| CliError::usage(error.to_string()))?.report());
     Ok(())
 }
 
@@ -215,6 +217,8 @@ fn version(json: bool) {
     }
 }
 
+const DATA_DIR: &str = "./exactmq-data";
+
 /// How an operator command finds the node.
 #[derive(Debug, Clone, Args)]
 struct Remote {
@@ -225,11 +229,36 @@ struct Remote {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Data directory of the node on this machine
-    #[arg(long, value_name = "DIR", env = "EXACTMQ_NODE_DATA_DIR", default_value = "./exactmq-data")]
+    #[arg(long, value_name = "DIR", env = "EXACTMQ_NODE_DATA_DIR", default_value = DATA_DIR)]
     data_dir: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Remote {
+    /// The arguments that find the same node from another command, each after a blank; none where the defaults do.
+    fn flags(&self) -> String {
+        let path = |path: &PathBuf| path.display().to_string();
+        let data_dir = Some(path(&self.data_dir)).filter(|dir| dir != DATA_DIR);
+        [
+            ("--admin", self.admin.clone()),
+            ("--token-file", self.token_file.as_ref().map(path)),
+            ("--data-dir", data_dir),
+        ]
+        .into_iter()
+        .filter_map(|(flag, value)| Some(format!(" {flag} {}", quoted(&value?))))
+        .collect()
+    }
+}
+
+/// As a shell reads it back.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `exactmq node list|show|retire`.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
@@ -13,15 +14,21 @@ use crate::admin::check_attestation;
 
 /// A lease, the drift and the fence agent take less.
 const RETIRE_TIMEOUT: Duration = Duration::from_secs(900);
+/// A refusal comes sooner; who waits longer is told what for.
+const NOTICE_AFTER: Duration = Duration::from_millis(1_500);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List nodes
+    /// List nodes, with the boot that each runs as
+    ///
+    /// BOOT is the newest boot that is not retired. Version, connections and start are known of the node that is asked, and shown of no other.
     List {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Show one node and its boots
+    /// Show one node and its boots, newest first
+    ///
+    /// CURRENT is the boot that the node that is asked runs as; of another node, its newest boot that is not retired.
     Show {
         /// Node id
         id: u64,
@@ -97,8 +104,16 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
 fn retire(id: u64, body: &Value, remote: &Remote) -> Result<Value, CliError> {
     let client = Client::new(remote)?;
     let begun = Instant::now();
+    // Ends with this call, without a word where that is soon.
+    let (_answered, asking) = mpsc::channel::<()>();
     if body.get("now").and_then(Value::as_bool) != Some(true) {
-        eprintln!("waiting until the lease of the boot is over; --now does not wait");
+        std::thread::spawn(move || {
+            if asking.recv_timeout(NOTICE_AFTER) == Err(RecvTimeoutError::Timeout) {
+                eprintln!(
+                    "waiting until the lease of the boot and isolation.drift_ms are over (up to 35 s by default); --now does not wait"
+                );
+            }
+        });
     }
     loop {
         let answer = client.post(&format!("/v1/nodes/{id}/retire"), body)?;

@@ -49,7 +49,7 @@ impl FileArgs {
             return Ok(file);
         }
         let args = ServeArgs { config: self.config, ..ServeArgs::default() };
-        let loaded = args.load().map_err(|error| CliError::failed(&error))?;
+        let loaded = args.load().map_err(|error| CliError::usage(error.to_string()))?;
         loaded.config.auth.password_file.ok_or_else(|| {
             CliError::usage(
                 "which password file? use --file FILE, or a --config FILE that sets auth.password_file",

@@ -23,6 +23,9 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one request to be taken in may take; it is repeated.
 const TAKE_IN_TIMEOUT: Duration = Duration::from_secs(50);
 
+/// Nodes that are asked whether this one was taken out, at most.
+const ASKED_MAX: usize = 3;
+
 /// How long a node waits for its turn to be taken in.
 const TURN_TIMEOUT: Duration = Duration::from_secs(40);
 
@@ -34,6 +37,8 @@ enum Question {
     MayJoin { node_id: u64, groups: u16 },
     /// Take this node into every group.
     TakeIn { node_id: u64, address: String },
+    /// Whether this node is in any group.
+    IsIn { node_id: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +46,7 @@ enum Question {
 enum Told {
     Welcome { cluster_id: String, node_id: u64 },
     TakenIn,
+    In { any: bool },
     No { reason: String },
 }
 
@@ -53,6 +59,8 @@ pub enum JoinError {
     NoPeerPort,
     #[error("{0}")]
     Refused(String),
+    #[error("{0}; some groups may have done it: the same command again goes on where this one stopped")]
+    HalfDone(String),
     #[error("{seed} cannot be asked: {reason}")]
     Unreachable { seed: String, reason: String },
     #[error("{0}")]
@@ -107,7 +115,10 @@ impl JoinService {
             Question::MayJoin { .. } => {
                 Told::Welcome { cluster_id: hex(&self.cluster_id), node_id: self.node_id }
             }
-            Question::TakeIn { .. } if !is_member => refuse("ask whether you may join first".to_owned()),
+            Question::TakeIn { .. } | Question::IsIn { .. } if !is_member => {
+                refuse("ask whether you may join first".to_owned())
+            }
+            Question::IsIn { node_id } => Told::In { any: self.knows(node_id) },
             Question::TakeIn { node_id, address } => {
                 // Who waited as long as it is listened to asks again; otherwise those that wait would add up.
                 let Ok(_turn) = tokio::time::timeout(TURN_TIMEOUT, self.turn.lock()).await else {
@@ -194,7 +205,9 @@ pub(super) async fn may_join(
             Ok(Mark::new(id, Stage::Joining { seed_id, seed: seed.to_owned(), emptied: false }))
         }
         Ok(Told::No { reason }) => Err(JoinError::Refused(reason)),
-        Ok(Told::TakenIn) | Err(_) => Err(unreachable("it does not answer as a member does".to_owned())),
+        Ok(Told::TakenIn | Told::In { .. }) | Err(_) => {
+            Err(unreachable("it does not answer as a member does".to_owned()))
+        }
     }
 }
 
@@ -214,10 +227,28 @@ pub(super) async fn take_in(
     match serde_json::from_slice(&answer.map_err(unreachable)?) {
         Ok(Told::TakenIn) => Ok(()),
         Ok(Told::No { reason }) => Err(JoinError::Refused(reason)),
-        Ok(Told::Welcome { .. }) | Err(_) => {
+        Ok(Told::Welcome { .. } | Told::In { .. }) | Err(_) => {
             Err(JoinError::Refused("an answer to another question".to_owned()))
         }
     }
+}
+
+/// Whether another node says that this one is in no group, and none that it is.
+pub(super) async fn is_removed(links: &Links, node_id: u64) -> bool {
+    let Ok(question) = encode(&Question::IsIn { node_id }) else { return false };
+    let mut removed = false;
+    for peer in links.peers().reachable().into_iter().filter(|peer| *peer != node_id).take(ASKED_MAX) {
+        let deadline = Instant::now() + HELLO_TIMEOUT;
+        let Ok(answer) = links.peers().call(peer, CLUSTER, question.clone(), deadline).await else {
+            continue;
+        };
+        match serde_json::from_slice(&answer) {
+            Ok(Told::In { any: true }) => return false,
+            Ok(Told::In { any: false }) => removed = true,
+            _ => {}
+        }
+    }
+    removed
 }
 
 fn taken(node_id: u64) -> String {

@@ -39,6 +39,27 @@ pub enum LinkError {
     Bind { address: SocketAddr, source: std::io::Error },
 }
 
+impl LinkError {
+    /// The key that says what it is about.
+    pub(crate) fn key(&self) -> &'static str {
+        match self {
+            Self::File { key, .. } => key,
+            Self::Security(_) | Self::Endpoint(_) | Self::Bind { .. } => "cluster.peer",
+        }
+    }
+}
+
+/// Reads what tells peers from strangers, as a start does. Makes and changes nothing.
+///
+/// # Errors
+/// Files that cannot be read, or that hold something else.
+pub(crate) fn check(cluster: &Cluster) -> Result<(), LinkError> {
+    if cluster.peer.0.is_some() {
+        Security::new(&settings(cluster)?)?;
+    }
+    Ok(())
+}
+
 /// The links of this node. Made before the store, which calls over it; it answers once [`Links::listen`] was called.
 #[derive(Debug)]
 pub struct Links {

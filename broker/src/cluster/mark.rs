@@ -23,6 +23,9 @@ pub struct Mark {
     /// 32 hex digits.
     pub cluster_id: String,
     pub stage: Stage,
+    /// It came to a cluster that was there before; `false` in marks of builds that did not write it.
+    #[serde(default)]
+    pub joined: bool,
 }
 
 /// How far this node is.
@@ -51,7 +54,8 @@ pub enum MarkError {
 impl Mark {
     #[must_use]
     pub fn new(cluster_id: [u8; 16], stage: Stage) -> Self {
-        Self { version: VERSION, cluster_id: hex(&cluster_id), stage }
+        let joined = matches!(stage, Stage::Joining { .. });
+        Self { version: VERSION, cluster_id: hex(&cluster_id), stage, joined }
     }
 
     /// The cluster.

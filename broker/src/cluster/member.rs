@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde::Serialize;
 use storage::{Formation, GroupStatus, PeerAddress, Role, Store};
@@ -19,6 +21,10 @@ use crate::shared::Shared;
 
 /// How long the connections that came while the seed was asked may take to close.
 const CLOSE_TIMEOUT_MS: u64 = 2_000;
+/// Distance of two looks whether the others took this node out.
+const REMOVAL_LOOK: Duration = Duration::from_secs(2);
+/// What a node says of itself that was taken out.
+pub(crate) const REMOVED: &str = "this node was removed from its cluster and serves nobody from the end of its lease on; stop it, and join with an empty data directory to bring it back";
 
 /// What has to happen before the store of `data_dir` is opened: a join that was begun empties the node's own groups. Blocks.
 ///
@@ -59,6 +65,8 @@ pub struct Member {
     pub clock: NodeClock,
     /// The process starts the node anew, as one that joins.
     pub restart: Arc<Notify>,
+    /// Another node says that this one is in no group any more.
+    removed: AtomicBool,
     /// One operator's change at a time.
     turn: tokio::sync::Mutex<()>,
 }
@@ -66,7 +74,7 @@ pub struct Member {
 /// The cluster as this node sees it.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClusterView {
-    /// `alone`, `joining` or `member`.
+    /// `alone`, `joining`, `member` or `removed`.
     pub state: &'static str,
     pub node_id: u64,
     pub cluster_id: String,
@@ -110,6 +118,7 @@ impl Member {
             data_dir: data_dir.to_owned(),
             clock: (*shared.clock).clone(),
             restart: Arc::default(),
+            removed: AtomicBool::new(false),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -118,8 +127,9 @@ impl Member {
         Mark::read(&self.data_dir).map_err(|error| JoinError::Io(error.to_string()))
     }
 
-    fn write(&self, stage: Stage) -> Result<(), JoinError> {
-        let mark = Mark::new(self.store.identity().cluster_id, stage);
+    fn write_member(&self, joined: bool) -> Result<(), JoinError> {
+        let mut mark = Mark::new(self.store.identity().cluster_id, Stage::Member);
+        mark.joined = joined;
         mark.write(&self.data_dir).map_err(|error| JoinError::Io(error.to_string()))
     }
 
@@ -144,7 +154,11 @@ impl Member {
             let me = self.clone();
             async move { me.finish_join().await }
         });
-        let _joining = AbortOnDrop(joining);
+        let removal = tokio::spawn({
+            let me = self.clone();
+            async move { me.watch_for_removal().await }
+        });
+        let _aborted = (AbortOnDrop(joining), AbortOnDrop(removal));
         loop {
             let mut members = self.members();
             if let Ok(Some(Mark { stage: Stage::Joining { seed_id, seed, emptied: true }, .. })) = self.mark()
@@ -167,6 +181,29 @@ impl Member {
         }
     }
 
+    /// Nobody replicates to a node that was taken out, so it may never hear of that by itself: where a group lacks a leader or does without
+    /// its vote, it asks.
+    async fn watch_for_removal(&self) {
+        let Some(links) = &self.links else { return };
+        loop {
+            tokio::time::sleep(REMOVAL_LOOK).await;
+            let is_odd = |group: GroupStatus| group.leader.is_none() || !group.voters.contains(&self.node_id);
+            let removed = matches!(self.mark(), Ok(Some(Mark { stage: Stage::Member, .. })))
+                && self.store.status().into_iter().any(is_odd)
+                && join::is_removed(links, self.node_id).await;
+            if removed && !self.is_removed() {
+                tracing::error!("{REMOVED}");
+            }
+            self.removed.store(removed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the others took this node out of the cluster, as they say.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+
     /// Whether this node takes part in every group and has applied what it was given.
     fn is_in_all(&self) -> bool {
         self.store.status().iter().all(|group| {
@@ -180,7 +217,7 @@ impl Member {
             let Ok(Some(Mark { stage: Stage::Joining { seed_id, .. }, .. })) = self.mark() else { return };
             let taken = join::take_in(links, seed_id, self.node_id, links.advertised()).await;
             match taken {
-                Ok(()) if self.is_in_all() => match self.write(Stage::Member) {
+                Ok(()) if self.is_in_all() => match self.write_member(true) {
                     Ok(()) => {
                         tracing::info!("this node is a member of the cluster now");
                         return;
@@ -197,14 +234,21 @@ impl Member {
     /// Marks this node as the first of a cluster; repeating it changes nothing. Where others dial it.
     ///
     /// # Errors
-    /// No peer port; it joins another cluster.
+    /// No peer port; it joins another cluster, or did.
     pub async fn init(&self) -> Result<String, JoinError> {
         let links = self.links.as_ref().ok_or(JoinError::NoPeerPort)?;
         let _turn = self.turn.lock().await;
-        if let Some(Mark { stage: Stage::Joining { seed, .. }, .. }) = self.mark()? {
-            return Err(JoinError::Refused(format!("this node is joining the cluster of {seed}")));
+        match self.mark()? {
+            Some(Mark { stage: Stage::Joining { seed, .. }, .. }) => {
+                return Err(JoinError::Refused(format!("this node is joining the cluster of {seed}")));
+            }
+            Some(Mark { joined: true, .. }) => {
+                let reason = "this node is a member of a cluster already, and joined it: it is not its first";
+                return Err(JoinError::Refused(reason.to_owned()));
+            }
+            _ => {}
         }
-        self.write(Stage::Member)?;
+        self.write_member(false)?;
         let own = PeerAddress { node_id: self.node_id, address: links.advertised() };
         self.store.set_address(&own).await.map_err(|error| JoinError::Refused(error.to_string()))?;
         Ok(own.address)
@@ -262,10 +306,12 @@ impl Member {
             return Err(JoinError::Refused(reason));
         }
         if !self.members().iter().any(|member| member.node_id == node_id) {
-            return Err(JoinError::Refused(format!("node {node_id} is no member of this cluster")));
+            return Err(JoinError::Refused(format!(
+                "node {node_id} is no member of this cluster; `exactmq node show {node_id}` says what is left of it"
+            )));
         }
         let _turn = self.turn.lock().await;
-        self.store.remove_node(node_id).await.map_err(|error| JoinError::Refused(error.to_string()))
+        self.store.remove_node(node_id).await.map_err(|error| JoinError::HalfDone(error.to_string()))
     }
 
     /// The cluster as this node sees it.
@@ -283,6 +329,7 @@ impl Member {
         };
         let state = match self.mark() {
             Ok(Some(Mark { stage: Stage::Joining { .. }, .. })) => "joining",
+            _ if self.is_removed() => "removed",
             Ok(Some(Mark { stage: Stage::Member, .. })) => "member",
             _ => "alone",
         };

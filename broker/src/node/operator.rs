@@ -16,6 +16,7 @@ use crate::admin::{
     SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
 };
 use crate::cluster::Member;
+use crate::cluster::member::REMOVED;
 use crate::metrics::{ControlRecorder, EndOutcome};
 use crate::shared::Shared;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired, Retirer};
@@ -124,6 +125,9 @@ impl Operator {
 
     /// Whether every group has a leader that a majority confirms.
     async fn check_cluster(&self) -> Check {
+        if self.member.is_removed() {
+            return Check { name: "cluster", result: Err(REMOVED.to_owned()) };
+        }
         let store = &self.shared.store;
         let mut result = Ok(());
         for group in store.status() {
@@ -218,7 +222,12 @@ impl Operator {
             self.shared.store.read(group, |rows| {
                 for row in rows.boots() {
                     let known = boots.entry(row.boot.node_id).or_default();
-                    known.entry(row.boot.boot_id.clone()).or_insert_with(|| row.clone());
+                    let known = known.entry(row.boot.boot_id.clone()).or_insert_with(|| row.clone());
+                    known.lease_until = known.lease_until.max(row.lease_until);
+                    // Retired is what every group retired: in the others its sessions stay as they are.
+                    if row.retired.is_none() {
+                        known.retired = None;
+                    }
                 }
             });
         }
@@ -227,30 +236,19 @@ impl Operator {
             let mut rows: Vec<BootRow> = boots.into_values().collect();
             rows.sort_by_key(|row| std::cmp::Reverse(row.lease_until));
             let is_local = node_id == local;
+            let newest = rows.iter().find(|row| row.retired.is_none()).map(|row| row.boot.clone());
+            let current = if is_local { Some(self.shared.boot.clone()) } else { newest };
+            let view = |row: BootRow| boot_view(current.as_ref() == Some(&row.boot), row);
             NodeView {
                 node_id,
                 local: is_local,
                 version: is_local.then(|| env!("CARGO_PKG_VERSION").to_owned()),
                 connections: is_local.then(|| self.shared.owners.snapshot().active as u64),
                 started_at_ms: is_local.then_some(self.started_at.0),
-                boots: rows.into_iter().map(|row| self.boot_view(row)).collect(),
+                boots: rows.into_iter().map(view).collect(),
             }
         };
         boots.into_iter().map(node).collect()
-    }
-
-    fn boot_view(&self, row: BootRow) -> BootView {
-        let proof = row.retired.as_ref().map(|(_, proof)| proof);
-        let retired_by = proof.map(|proof| proof.word().to_owned());
-        let retired_because = proof.and_then(RetireProof::text).cloned();
-        BootView {
-            current: row.boot == self.shared.boot,
-            boot_id: row.boot.boot_id,
-            lease_until_ms: row.lease_until.0,
-            retired_at_ms: row.retired.map(|(at, _)| at.0),
-            retired_by,
-            retired_because,
-        }
     }
 
     async fn check_store(&self) -> Check {
@@ -272,6 +270,20 @@ impl Operator {
                 .to_owned())
         };
         Check { name: "lease", result }
+    }
+}
+
+fn boot_view(current: bool, row: BootRow) -> BootView {
+    let proof = row.retired.as_ref().map(|(_, proof)| proof);
+    let retired_by = proof.map(|proof| proof.word().to_owned());
+    let retired_because = proof.and_then(RetireProof::text).cloned();
+    BootView {
+        current,
+        boot_id: row.boot.boot_id,
+        lease_until_ms: row.lease_until.0,
+        retired_at_ms: row.retired.map(|(at, _)| at.0),
+        retired_by,
+        retired_because,
     }
 }
 

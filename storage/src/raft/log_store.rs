@@ -403,7 +403,7 @@ impl RaftLogStorage<Types> for LogStore {
 
 impl Poison {
     fn to_io(&self) -> std::io::Error {
-        std::io::Error::other(StorageError::Poisoned(self.0.to_string()))
+        std::io::Error::other(StorageError::poisoned(&self.0))
     }
 }
 

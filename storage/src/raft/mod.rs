@@ -183,7 +183,7 @@ impl RaftGroup {
             let Some(fatal) = stopped.running_state.as_ref().err().cloned() else { return };
             drop(stopped);
             if !matches!(fatal, openraft::error::Fatal::Stopped) {
-                let error = StorageError::Poisoned(fatal.to_string());
+                let error = StorageError::poisoned(&fatal);
                 failure.set(&error);
                 intake.close(Arc::new(error));
             }

@@ -91,8 +91,7 @@ impl JobRequest {
                 self.reason
             ))
         })?;
-        let will = will_of(self.will.as_deref())
-            .ok_or_else(|| Problem::invalid(format!("will {:?} is not publish or suppress", self.will)))?;
+        let will = will_of(self.will.as_deref()).map_err(Problem::invalid)?;
         if let Some(namespace) = &self.namespace {
             checked("namespace", namespace, NAMESPACE_BYTES_MAX)?;
         }
