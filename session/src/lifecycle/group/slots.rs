@@ -12,10 +12,12 @@ const CHUNK: usize = 16;
 const SHARDS: u64 = 16;
 
 type Chunk<T> = [Option<T>; CHUNK];
+/// Chunks by number.
+type Shard<T> = HashMap<u64, Box<Chunk<T>>, FixedState>;
 
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    shards: Box<[HashMap<u64, Box<Chunk<T>>, FixedState>]>,
+    shards: Box<[Shard<T>]>,
 }
 
 impl<T> Slots<T> {
@@ -56,17 +58,11 @@ impl<T> Slots<T> {
 
     /// The numbers that are there, ascending.
     pub(super) fn ids(&self) -> Vec<u64> {
-        let chunks = self.shards.iter().flat_map(|shard| shard.iter());
-        let there = |(chunk, values): (&u64, &Box<Chunk<T>>)| {
-            let first = chunk * CHUNK as u64;
-            let offsets: Vec<u64> = (0..)
-                .zip(values.iter())
-                .filter(|(_, value)| value.is_some())
-                .map(|(at, _)| first + at)
-                .collect();
-            offsets
-        };
-        let mut ids: Vec<u64> = chunks.flat_map(there).collect();
+        let mut ids = Vec::new();
+        for (chunk, values) in self.shards.iter().flatten() {
+            let numbered = (chunk * CHUNK as u64..).zip(values.iter());
+            ids.extend(numbered.filter(|(_, value)| value.is_some()).map(|(id, _)| id));
+        }
         ids.sort_unstable();
         ids
     }
