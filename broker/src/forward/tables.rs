@@ -388,7 +388,7 @@ impl Service for RoutesService {
         if let Some(refusal) = super::stranger(&call) {
             return Box::pin(std::future::ready(Err(refusal)));
         }
-        let malformed = |error: super::wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
+        let malformed = |error: wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
         let first = match RouteCall::read(&call.payload) {
             Err(error) => return Box::pin(std::future::ready(Err(malformed(error)))),
             Ok(RouteCall::Delta { stored, .. }) if !stored.is_empty() => self.stored.clone().through(stored),
