@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tests::cluster::{connect_when_served, durable};
-use tests::{Client, Cluster, Options, eventually};
+use tests::{Client, Cluster, Node, Options, eventually};
 
 /// Longer than the others wait for a node, shorter than the lease of its owners (30 s).
 const STOPPED: Duration = Duration::from_secs(4);
@@ -60,12 +60,19 @@ fn receives(client: &mut Client, payload: &str) {
     assert_eq!(String::from_utf8_lossy(&publish.payload), payload);
 }
 
+/// How often the node was told that messages may have passed it by.
+fn told(node: &Node) -> usize {
+    let log = std::fs::read_to_string(node.log()).expect("a log");
+    log.lines().filter(|line| line.contains("may have kept messages from this one")).count()
+}
+
 /// P7: what was acknowledged while a node stood still reaches its subscribers, or their connections are closed, soon and without a further
 /// message. Durable ones get everything and stay, as do those that subscribe to nothing.
 #[test]
 fn p7_a_node_that_stood_still_closes_what_may_have_missed_messages() {
     let cluster = Cluster::of_three();
     let mut clients = clients(&cluster);
+    let before = told(cluster.node(2));
     cluster.node(2).signal("-STOP");
     let stopped = Instant::now();
     for (payload, qos) in [("one", 1), ("two", 2)] {
@@ -85,7 +92,8 @@ fn p7_a_node_that_stood_still_closes_what_may_have_missed_messages() {
     receives(&mut durable, "one");
     receives(&mut durable, "two");
     assert!(idle.is_alive() && durable.is_alive() && publisher.is_alive());
-    // Once is enough: who comes back and is told "effective" stays, and misses nothing.
+    eventually("both other nodes have told", TOLD, || (told(cluster.node(2)) == before + 2).then_some(()));
+    // Once is enough: who comes back stays, and misses nothing.
     let (mut back, _) = connect_when_served(cluster.node(2), &Options::v5("live5"));
     assert_eq!(back.subscribe("w/#", 2), 2);
     for payload in ["after", "later"] {
@@ -95,6 +103,7 @@ fn p7_a_node_that_stood_still_closes_what_may_have_missed_messages() {
         std::thread::sleep(Duration::from_secs(1));
     }
     assert!(back.is_alive() && idle.is_alive() && durable.is_alive());
+    assert_eq!(told(cluster.node(2)), before + 2);
 }
 
 /// P7: a node that stood still for a moment closes nobody, and its subscribers get everything.
@@ -102,6 +111,7 @@ fn p7_a_node_that_stood_still_closes_what_may_have_missed_messages() {
 fn p7_a_short_stop_costs_nothing() {
     let cluster = Cluster::of_three();
     let mut clients = clients(&cluster);
+    let before = told(cluster.node(2));
     for round in 0..3_u16 {
         cluster.node(2).signal("-STOP");
         // Acknowledged only when the stopped node has it.
@@ -118,5 +128,6 @@ fn p7_a_short_stop_costs_nothing() {
     }
     std::thread::sleep(Duration::from_secs(2));
     let Clients { live: [mut first, mut second, mut third], mut durable, mut idle, .. } = clients;
+    assert_eq!(told(cluster.node(2)), before);
     assert!([&mut first, &mut second, &mut third, &mut durable, &mut idle].into_iter().all(Client::is_alive));
 }
