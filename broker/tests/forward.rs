@@ -15,8 +15,8 @@ use broker::node::Node;
 use bytes::Bytes;
 use hotpath_support::{Client, Got, gone_member, payload, start};
 use ownerrpc::link::{
-    CallError, Clock, Endpoint, Listener, LocalNode, Options, Peers, Security, SecuritySettings, Services,
-    Unobserved,
+    CallError, Clock, Endpoint, Listener, LocalNode, Options, Peers, RefusalKind, Security, SecuritySettings,
+    Services, Unobserved,
 };
 use session::topic::TopicFilter;
 use tokio::time::Instant;
@@ -59,7 +59,10 @@ impl PeerCalls for Links {
                 let reason = error.to_string();
                 match error {
                     CallError::Unreachable { .. } => NotAnswered::Unreachable { node_id, reason },
-                    CallError::Refused(_) => NotAnswered::Refused { node_id, reason },
+                    CallError::Refused(refusal) => {
+                        let malformed = refusal.kind == RefusalKind::Malformed;
+                        NotAnswered::Refused { node_id, malformed, reason }
+                    }
                     _ => NotAnswered::Unknown { node_id, reason },
                 }
             })

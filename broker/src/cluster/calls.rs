@@ -18,9 +18,9 @@ pub enum NotAnswered {
     /// The node may have carried it out, or may yet.
     #[error("node {node_id} did not answer: {reason}")]
     Unknown { node_id: u64, reason: String },
-    /// The node answered that it does not do it.
+    /// The node answered that it does not do it. `malformed`: it cannot read the call.
     #[error("node {node_id} refuses: {reason}")]
-    Refused { node_id: u64, reason: String },
+    Refused { node_id: u64, malformed: bool, reason: String },
 }
 
 /// The answer of a call to come.

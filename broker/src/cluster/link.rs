@@ -9,7 +9,7 @@ use ownerrpc::QuiesceClient;
 use ownerrpc::link::services::RAFT;
 use ownerrpc::link::{
     CallError, Direction, Endpoint, EndpointError, HandshakeError, LinkDown, Listener, LocalNode, Observer,
-    Options, PeerInfo, Peers, Security, SecurityError, SecuritySettings, Services, TlsSettings,
+    Options, PeerInfo, Peers, RefusalKind, Security, SecurityError, SecuritySettings, Services, TlsSettings,
 };
 use parking_lot::Mutex;
 use session::id::Boot;
@@ -242,7 +242,11 @@ impl PeerCalls for Links {
         Box::pin(async move {
             let answer = peers.call(node_id, service, payload, deadline).await;
             answer.map_err(|error| match error {
-                CallError::Refused(refusal) => NotAnswered::Refused { node_id, reason: refusal.to_string() },
+                CallError::Refused(refusal) => NotAnswered::Refused {
+                    node_id,
+                    malformed: refusal.kind == RefusalKind::Malformed,
+                    reason: refusal.to_string(),
+                },
                 error if was_not_sent(&error) => {
                     NotAnswered::Unreachable { node_id, reason: error.to_string() }
                 }

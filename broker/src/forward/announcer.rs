@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 use super::tables::LEASE;
 use super::wire;
+use super::withheld::{Missed, NOTHING};
 use crate::clock::NodeClock;
 use crate::cluster::{NotAnswered, PeerCalls};
 use crate::route::{Announced, RouteChange, Since};
@@ -173,6 +174,10 @@ pub(super) struct Announcer {
     pub telling_since: Option<Instant>,
     /// What the node reads.
     pub format: u8,
+    pub missed: Arc<dyn Missed>,
+    /// The mark that the node told last. The first one it tells counts too: a connection that is there by then and was told "effective" was
+    /// so because the node could not be asked.
+    pub withheld: u64,
 }
 
 /// What the other node is known to hold.
@@ -362,7 +367,7 @@ impl Announcer {
 
     /// Sends the table as it was at change `through`, then what was added meanwhile, until that is little; through which change it was told.
     async fn tell_table(
-        &self,
+        &mut self,
         round: u64,
         through: u64,
         filters: Vec<Arc<str>>,
@@ -389,7 +394,7 @@ impl Announcer {
     }
 
     /// Sends what everything and its additions left out, in pages; the last one brings the table past all of it.
-    async fn tell_rest(&self, base: u64, late: &Late) -> Told {
+    async fn tell_rest(&mut self, base: u64, late: &Late) -> Told {
         let mut rest = &late.rest[..];
         let mut is_told = late.through == base;
         while !is_told {
@@ -406,7 +411,7 @@ impl Announcer {
 
     /// Sends a part of everything, in pages. However many there are, nobody waits for longer than [`SHARES_WAIT`], and one call, because
     /// of them.
-    async fn tell_filters(&self, round: u64, filters: &[Arc<str>]) -> Told {
+    async fn tell_filters(&mut self, round: u64, filters: &[Arc<str>]) -> Told {
         let mut rest = filters;
         while !rest.is_empty() {
             let (filters, behind) = rest.split_at(page(rest, |filter| wire::filter_bytes(filter)));
@@ -422,15 +427,16 @@ impl Announcer {
         Ok(Ok(()))
     }
 
-    /// In the newest format, unless the node is of the version before and refuses that.
+    /// In the newest format that the node reads: one of a version before refuses what it does not know.
     async fn begin(&mut self, round: u64) -> Told {
         self.format = wire::ROUTES_NEWEST;
-        match self.ask(wire::begin(self.format, round)).await {
-            Err(NotAnswered::Refused { .. }) => {
-                self.format = wire::ROUTES_OLD;
-                self.call(wire::begin(self.format, round)).await
+        loop {
+            match self.ask(wire::begin(self.format, round)).await {
+                Err(NotAnswered::Refused { malformed: true, .. }) if self.format > wire::ROUTES_OLD => {
+                    self.format -= 1;
+                }
+                answer => return self.told(answer),
             }
-            answer => told(answer),
         }
     }
 
@@ -438,8 +444,28 @@ impl Announcer {
         self.clock.millis().plus_ms(u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX))
     }
 
-    async fn call(&self, payload: bytes::Bytes) -> Told {
-        told(self.ask(payload).await)
+    async fn call(&mut self, payload: bytes::Bytes) -> Told {
+        let answer = self.ask(payload).await;
+        self.told(answer)
+    }
+
+    /// Sees to what the node withheld before anybody is told that it knows a subscription: who is subscribed by then only misses nothing.
+    fn told(&mut self, answer: Result<bytes::Bytes, NotAnswered>) -> Told {
+        let answer = answer.inspect_err(|error| {
+            tracing::debug!(%error, "a node could not be told of subscriptions");
+        });
+        let Ok(Ok((answer, withheld))) = answer.as_deref().map(wire::read_told) else { return Err(NoAnswer) };
+        if let Some(mark) = withheld
+            && std::mem::replace(&mut self.withheld, mark) != mark
+            && mark != NOTHING
+        {
+            self.missed.missed(self.node);
+        }
+        match answer {
+            wire::DONE => Ok(Ok(())),
+            wire::TELL_ALL => Ok(Err(TellAll)),
+            _ => Err(NoAnswer),
+        }
     }
 
     async fn ask(&self, payload: bytes::Bytes) -> Result<bytes::Bytes, NotAnswered> {
@@ -461,18 +487,6 @@ fn page<T>(items: &[T], bytes_of: impl Fn(&T) -> usize) -> usize {
         bytes <= PAGE_BYTES_MAX
     };
     items.iter().take_while(fits).count().max(1).min(items.len())
-}
-
-fn told(answer: Result<bytes::Bytes, NotAnswered>) -> Told {
-    match answer {
-        Ok(answer) if *answer == [wire::DONE] => Ok(Ok(())),
-        Ok(answer) if *answer == [wire::TELL_ALL] => Ok(Err(TellAll)),
-        Ok(_) => Err(NoAnswer),
-        Err(error) => {
-            tracing::debug!(%error, "a node could not be told of subscriptions");
-            Err(NoAnswer)
-        }
-    }
 }
 
 impl Drop for Announcer {

@@ -1,6 +1,6 @@
 //! Who waits for which node, with another node's tables behind a network that loses what a test wants it to lose.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use gateway::link::LinkId;
@@ -12,6 +12,7 @@ use storage::{GroupId, StorageError};
 
 use super::super::tables::Tables;
 use super::super::wire::RouteCall;
+use super::super::withheld::Withheld;
 use super::*;
 use crate::cluster::{CallFuture, NotAnswered};
 use crate::route::{PartyId, Router, Subscriber};
@@ -44,10 +45,22 @@ enum During {
     Flood,
 }
 
+/// Times that connections were closed since messages may be missing.
+#[derive(Debug, Default)]
+struct Closings(AtomicU64);
+
+impl Missed for Closings {
+    fn missed(&self, node: u64) {
+        assert_eq!(node, 2);
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// Node 2 as node 1 calls it.
 #[derive(Debug)]
 struct Other {
     tables: Tables,
+    withheld: Arc<Withheld>,
     router: Arc<Router>,
     lose_answers: AtomicBool,
     lose_calls: AtomicBool,
@@ -61,8 +74,8 @@ struct Other {
     only_begins: AtomicBool,
     /// It takes its time for each part of everything.
     is_slow: AtomicBool,
-    /// It is of the version before.
-    is_old: AtomicBool,
+    /// The newest format that it reads.
+    reads: AtomicU8,
     /// Formats and stored changes that it heard of.
     heard: Mutex<Vec<Heard>>,
 }
@@ -82,8 +95,9 @@ impl PeerCalls for Other {
         let is_chunk = matches!(RouteCall::read(&payload), Ok(RouteCall::Chunk { .. }));
         if !self.lose_calls.load(Ordering::SeqCst) {
             let read = RouteCall::read(&payload).expect("legal");
-            if self.is_old.load(Ordering::SeqCst) && payload[0] > wire::ROUTES_OLD {
-                let refused = Err(NotAnswered::Refused { node_id, reason: "an unknown format".to_owned() });
+            if payload[0] > self.reads.load(Ordering::SeqCst) {
+                let reason = "an unknown format".to_owned();
+                let refused = Err(NotAnswered::Refused { node_id, malformed: true, reason });
                 return Box::pin(std::future::ready(refused));
             }
             if let RouteCall::Delta { stored, .. } = &read {
@@ -102,7 +116,8 @@ impl PeerCalls for Other {
                 _ if self.only_begins.load(Ordering::SeqCst) => return Box::pin(std::future::ready(lost)),
                 _ => {}
             }
-            answer = Ok(Bytes::copy_from_slice(&[self.tables.take(1, &"boot".into(), read)]));
+            let (told, mark) = self.tables.take(1, &"boot".into(), read);
+            answer = Ok(wire::told(payload[0], told, mark));
             if self.tables.are_known(&[1]) && !self.sends("late") {
                 self.missed_late.store(true, Ordering::SeqCst);
             }
@@ -169,6 +184,7 @@ struct Pair {
     here: Arc<Router>,
     confirmations: Arc<Confirmations>,
     port: Arc<Port>,
+    closings: Arc<Closings>,
     running: tokio::task::JoinHandle<()>,
 }
 
@@ -181,10 +197,12 @@ impl Pair {
     fn with(during: Option<During>, is_reached: bool) -> Self {
         let (here, there) = (router(), router());
         let clock = Arc::new(NodeClock::default());
-        let tables = Tables::new(there.clone(), clock.clone(), false);
+        let withheld = Arc::new(Withheld::new(clock.clone()));
+        let tables = Tables::new(there.clone(), clock.clone(), withheld.clone(), false);
         tables.set_peers(vec![1], if is_reached { &[1] } else { &[] });
         let other = Arc::new(Other {
             tables,
+            withheld,
             router: there,
             lose_answers: AtomicBool::new(false),
             lose_calls: AtomicBool::new(false),
@@ -193,10 +211,10 @@ impl Pair {
             begins: AtomicU64::new(0),
             only_begins: AtomicBool::new(false),
             is_slow: AtomicBool::new(false),
-            is_old: AtomicBool::new(false),
+            reads: AtomicU8::new(wire::ROUTES_NEWEST),
             heard: Mutex::default(),
         });
-        let confirmations = Arc::<Confirmations>::default();
+        let (confirmations, closings) = (Arc::<Confirmations>::default(), Arc::<Closings>::default());
         let announcer = Announcer {
             node: 2,
             peers: other.clone(),
@@ -206,10 +224,12 @@ impl Pair {
             rounds: 0,
             telling_since: None,
             format: wire::ROUTES_NEWEST,
+            missed: closings.clone(),
+            withheld: NOTHING,
         };
         confirmations.set(2, Some(Belief::Doubted(0)));
         let running = tokio::spawn(announcer.run());
-        Self { other, here, confirmations, port: Arc::default(), running }
+        Self { other, here, confirmations, port: Arc::default(), closings, running }
     }
 
     /// Subscribes here and asks for confirmation under `token`.
@@ -217,6 +237,10 @@ impl Pair {
         subscribe(&self.here, topic, token);
         let has_share = topic.starts_with("$share/");
         self.confirmations.wait(self.here.announced(), has_share, self.port.clone(), token);
+    }
+
+    fn closings(&self) -> u64 {
+        self.closings.0.load(Ordering::SeqCst)
     }
 
     async fn known(&self) {
@@ -427,7 +451,7 @@ async fn p7_a_stored_subscription_is_told_before_it_is_confirmed() {
 #[tokio::test]
 async fn a_node_of_the_version_before_is_told_in_its_format() {
     let pair = Pair::new();
-    pair.other.is_old.store(true, Ordering::SeqCst);
+    pair.other.reads.store(wire::ROUTES_OLD, Ordering::SeqCst);
     pair.known().await;
     let number = pair.here.stored_changed(GroupId(3), 77);
     pair.confirmations.wait(number, false, pair.port.clone(), 1);
@@ -437,4 +461,111 @@ async fn a_node_of_the_version_before_is_told_in_its_format() {
     assert!(pair.sends("a") && !pair.sends("b"));
     let heard = pair.other.heard.lock().clone();
     assert!(heard.iter().all(|(_, stored)| stored.is_empty()), "{heard:?}");
+}
+
+/// P7: connections that may have missed messages are closed once for each time that another node kept some from this one, as soon as it
+/// can be heard again: after its table was dropped as well as when its queue gave messages up.
+#[tokio::test]
+async fn p7_a_node_learns_once_that_messages_passed_it_by() {
+    let pair = Pair::new();
+    pair.subscribe("a", 1);
+    pair.known().await;
+    until("it gets nothing any more", || {
+        pair.other.tables.set_reachable(&[]);
+        !pair.sends("a")
+    })
+    .await;
+    let begins = pair.other.begins.load(Ordering::SeqCst);
+    until("it is not told before it can be reached", || pair.other.begins.load(Ordering::SeqCst) > begins)
+        .await;
+    assert_eq!(pair.closings(), 0);
+    let back = Instant::now();
+    pair.other.tables.set_reachable(&[1]);
+    until("it learns of it", || pair.closings() > 0).await;
+    assert!(back.elapsed() < Duration::from_secs(1), "without a message: {:?}", back.elapsed());
+    pair.known().await;
+    let heard = |pair: &Pair| pair.other.heard.lock().len();
+    let before = heard(&pair);
+    until("it confirms its table", || heard(&pair) > before + 1).await;
+    assert_eq!(pair.closings(), 1, "once");
+    let lost = Instant::now();
+    pair.other.withheld.note(1);
+    until("it learns of the next time", || pair.closings() > 1).await;
+    assert!(lost.elapsed() < Duration::from_secs(1), "its table is good: {:?}", lost.elapsed());
+    assert!(pair.other.begins.load(Ordering::SeqCst) > 0 && pair.closings() == 2);
+}
+
+/// P7: a link that is broken for less than a second, and a subscription that nobody knew of, close nothing.
+#[tokio::test]
+async fn p7_nothing_is_closed_when_nothing_was_withheld() {
+    let pair = Pair::new();
+    pair.known().await;
+    for round in 0..5 {
+        pair.other.tables.set_reachable(&[]);
+        pair.subscribe(&format!("t/{round}"), round);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        pair.other.tables.set_reachable(&[1]);
+        pair.confirmed(round).await;
+    }
+    pair.other.lose_answers.store(true, Ordering::SeqCst);
+    tokio::time::sleep(BEAT * 2).await;
+    pair.other.lose_answers.store(false, Ordering::SeqCst);
+    pair.subscribe("last", 9);
+    pair.confirmed(9).await;
+    pair.known().await;
+    assert_eq!(pair.closings(), 0);
+}
+
+/// P7: each mark counts once, none says nothing, and a boot that withheld nothing yet closes nobody.
+#[tokio::test]
+async fn p7_a_mark_counts_once() {
+    let (here, closings) = (router(), Arc::<Closings>::default());
+    let mut announcer = Announcer {
+        node: 2,
+        peers: Arc::new(crate::cluster::NoPeers),
+        clock: Arc::default(),
+        announced: here.announce(),
+        confirmations: Arc::default(),
+        rounds: 0,
+        telling_since: None,
+        format: wire::ROUTES_NEWEST,
+        missed: closings.clone(),
+        withheld: NOTHING,
+    };
+    for (at, (answer, mark, total)) in [
+        (wire::DONE, NOTHING, 0),
+        (wire::DONE, 5, 1),
+        (wire::TELL_ALL, 5, 1),
+        (wire::NOT_REACHED, 6, 1),
+        (wire::TELL_ALL, 7, 2),
+        (wire::DONE, NOTHING, 2),
+        (wire::DONE, 9, 3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let told = announcer.told(Ok(wire::told(wire::ROUTES_NEWEST, answer, mark)));
+        assert_eq!(told.is_err(), answer == wire::NOT_REACHED);
+        assert_eq!(closings.0.load(Ordering::SeqCst), total, "answer {at}");
+    }
+    assert!(announcer.told(Ok(wire::told(2, wire::DONE, 11))).is_ok());
+    assert!(announcer.told(Ok(Bytes::from_static(&[wire::DONE, 1]))).is_err());
+    assert_eq!(closings.0.load(Ordering::SeqCst), 3);
+}
+
+/// DESIGN §8: a node of a version before tells no mark; its answers count as before. One that refuses for another reason is asked again in
+/// the newest format.
+#[tokio::test]
+async fn a_node_of_the_version_before_tells_no_mark() {
+    for reads in wire::ROUTES_OLD..wire::ROUTES_NEWEST {
+        let pair = Pair::new();
+        pair.other.reads.store(reads, Ordering::SeqCst);
+        pair.known().await;
+        pair.other.withheld.note(1);
+        let number = pair.here.stored_changed(GroupId(3), 77);
+        pair.confirmations.wait(number, false, pair.port.clone(), 1);
+        pair.confirmed(1).await;
+        assert!(pair.other.heard.lock().iter().all(|(format, _)| *format == reads));
+        assert_eq!(pair.closings(), 0);
+    }
 }

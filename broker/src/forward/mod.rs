@@ -9,6 +9,10 @@
 //! Stored subscriptions are known to every node from its own state; the announcers tell how far that has to be followed before a
 //! SUBACK, and [`certainty`] what a node does that was not told.
 //!
+//! A node that is not heard of for a second holds up nobody: messages pass it by, and are acknowledged. If it was only stopped or cut off,
+//! its connections without an inbox are still there when it is back. It is told ([`withheld`]), and closes them, so that their clients know
+//! of the gap.
+//!
 //! Order: a publisher's messages go through one queue, in batches of which one is under way at a time, to one worker.
 //! Nothing here is done while the node is alone.
 
@@ -18,6 +22,7 @@ mod queue;
 mod receiver;
 mod tables;
 mod wire;
+mod withheld;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +49,7 @@ use certainty::Certainty;
 use queue::Queue;
 use receiver::Receiver;
 use tables::{RoutesService, Tables};
+use withheld::{NOTHING, Withheld};
 
 /// How often it is looked at who can be reached and whose table is good.
 const LOOK: Duration = Duration::from_millis(100);
@@ -59,7 +65,9 @@ fn stranger(call: &Call) -> Option<Refusal> {
 pub struct Forwarding {
     router: Arc<Router>,
     clock: Arc<NodeClock>,
+    workers: Arc<Workers>,
     recorder: ControlRecorder,
+    withheld: Arc<Withheld>,
     tables: Arc<Tables>,
     receiver: Arc<Receiver>,
     certainty: Arc<Certainty>,
@@ -86,10 +94,14 @@ impl Forwarding {
         (clock, stored): (Arc<NodeClock>, Arc<dyn StoredRoutes>),
         metrics: &Arc<Metrics>,
     ) -> Self {
+        let withheld = Arc::new(Withheld::new(clock.clone()));
+        let tables = Tables::new(router.clone(), clock.clone(), withheld.clone(), stored.is_alone());
         Self {
-            tables: Arc::new(Tables::new(router.clone(), clock.clone(), stored.is_alone())),
+            tables: Arc::new(tables),
             certainty: Arc::new(Certainty::new(stored)),
-            receiver: Arc::new(Receiver::new(workers)),
+            receiver: Arc::new(Receiver::new(workers.clone())),
+            workers,
+            withheld,
             confirmations: Arc::default(),
             queues: RwLock::default(),
             running: Mutex::default(),
@@ -129,7 +141,7 @@ impl Forwarding {
     }
 
     /// Returns once every other node has told what it has subscribers of, or after `within`. Until then one that can be reached gets
-    /// every message, which is not as cheap, and none for its members of shares.
+    /// every message, which is not as cheap, and none for its members of shares. To be called before clients are let in.
     pub async fn settled(&self, within: Duration) {
         let deadline = Instant::now() + within;
         let are_known = || {
@@ -139,6 +151,7 @@ impl Forwarding {
         while !are_known() && Instant::now() < deadline {
             tokio::time::sleep(LOOK / 10).await;
         }
+        self.tables.let_in();
     }
 
     /// Tells and sends nothing any more. Those who wait are told at once.
@@ -217,7 +230,7 @@ impl Forwarding {
         match queue {
             Some(queue) => queue.push(forwards),
             None => {
-                let closed = Queue::new(node);
+                let closed = Queue::new(node, self.withheld.clone());
                 closed.close();
                 closed.push(forwards)
             }
@@ -250,7 +263,7 @@ impl Forwarding {
         peers: &Arc<dyn PeerCalls>,
         announced: &Arc<Announced>,
     ) -> [JoinHandle<()>; 2] {
-        let queue = Arc::new(Queue::new(node));
+        let queue = Arc::new(Queue::new(node, self.withheld.clone()));
         self.queues.write().insert(node, queue.clone());
         let announcer = Announcer {
             node,
@@ -261,6 +274,8 @@ impl Forwarding {
             rounds: 0,
             telling_since: None,
             format: wire::ROUTES_NEWEST,
+            missed: self.workers.clone(),
+            withheld: NOTHING,
         };
         self.confirmations.set(node, Some(Belief::Doubted(0)));
         [tokio::spawn(announcer.run()), tokio::spawn(queue.run(peers.clone(), self.recorder.clone()))]

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::wire;
+use super::withheld::Withheld;
 use crate::cluster::{NotAnswered, PeerCalls};
 use crate::metrics::{ControlRecorder, DropReason};
 use crate::worker::Unserved;
@@ -32,7 +33,7 @@ const OVERHEAD: usize = 256;
 const SHARE_OVERHEAD: usize = 128;
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// A node that cannot be reached for so long is lost, and its live subscribers with it.
+/// A node that cannot be reached for so long is lost, and its live subscribers with it: if they are still there, it learns of it.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// A node that is reached and does not take a batch for so long does not get it.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
@@ -50,7 +51,7 @@ pub struct Forward {
     /// To one member there of each of these shares.
     pub shares: SmallVec<[ForwardedShare; 1]>,
     /// Who is told when the node's subscribers have it, or the node is lost: always `Done`, since a node that is lost has no live
-    /// subscribers.
+    /// subscribers, or closes their connections when it is back ([`Withheld`]).
     pub done: Option<Waiter>,
 }
 
@@ -77,6 +78,7 @@ type Replies = Vec<(u64, Result<Reply, Arc<StorageError>>)>;
 #[derive(Debug)]
 pub(super) struct Queue {
     node: u64,
+    withheld: Arc<Withheld>,
     waiting: Mutex<Waiting>,
     wake: Notify,
 }
@@ -97,8 +99,8 @@ struct Fate {
 }
 
 impl Queue {
-    pub(super) fn new(node: u64) -> Self {
-        Self { node, waiting: Mutex::default(), wake: Notify::new() }
+    pub(super) fn new(node: u64, withheld: Arc<Withheld>) -> Self {
+        Self { node, withheld, waiting: Mutex::default(), wake: Notify::new() }
     }
 
     /// Takes messages; those that find no room are refused, and who waited for them is told. How many of those are dropped: one that was
@@ -125,6 +127,10 @@ impl Queue {
         }
         self.wake.notify_one();
         let count = dropped(&refused, &Outcome::Refused);
+        // Before those who wait are told that it is done.
+        if lost(&refused, &Outcome::Refused).any(is_acknowledged) {
+            self.withheld.note(self.node);
+        }
         complete(refused, &Outcome::Refused);
         count
     }
@@ -169,6 +175,8 @@ impl Queue {
                 // Told also when this task is dropped in the middle.
                 let mut batch = UnderWay { forwards: batch, outcome: Outcome::Lost };
                 if wire::forward_bytes(&batch.forwards[0]) > wire::batch_room(REQUEST_BYTES_MAX) {
+                    // Not noted as withheld: a message above this limit never gets there, and who publishes such may not cost every
+                    // subscriber there its connection, time and again (P9).
                     batch.outcome = Outcome::Refused;
                     recorder.dropped(DropReason::ForwardTooLarge, dropped(&batch.forwards, &batch.outcome));
                     continue;
@@ -177,6 +185,10 @@ impl Queue {
                 let payload = wire::batch(fate.number, &batch.forwards);
                 batch.outcome = self.deliver(&*peers, &mut fate, payload).await;
                 if !matches!(batch.outcome, Outcome::Taken(_)) {
+                    // Also for members of a share: nobody else may have been there to take it.
+                    if batch.forwards.iter().any(is_acknowledged) {
+                        self.withheld.note(self.node);
+                    }
                     recorder.dropped(DropReason::ForwardLost, dropped(&batch.forwards, &batch.outcome));
                 }
             }
@@ -278,13 +290,23 @@ fn parts(mut forward: Forward) -> SmallVec<[Forward; 1]> {
 
 /// How many messages are lost for somebody who would have got them; what is only for members of shares that others are looked for is not.
 fn dropped(forwards: &[Forward], outcome: &Outcome) -> u64 {
-    let is_dropped = |(at, forward): &(usize, &Forward)| {
+    lost(forwards, outcome).count() as u64
+}
+
+/// Those messages.
+fn lost<'a>(forwards: &'a [Forward], outcome: &Outcome) -> impl Iterator<Item = &'a Forward> {
+    let is_lost = move |(at, forward): &(usize, &Forward)| {
         let leaves = |share: &ForwardedShare| {
             share.done.is_some() && outcome.leaves(*at, &share.filter, forward.message.qos)
         };
         forward.everyone || !forward.shares.iter().all(leaves)
     };
-    forwards.iter().enumerate().filter(is_dropped).count() as u64
+    forwards.iter().enumerate().filter(is_lost).map(|(_, forward)| forward)
+}
+
+/// Whether its publisher is told that it was taken.
+fn is_acknowledged(forward: &Forward) -> bool {
+    forward.message.qos != QoS::AtMostOnce
 }
 
 fn complete(forwards: impl IntoIterator<Item = Forward>, outcome: &Outcome) {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
+use super::super::withheld::NOTHING;
 use super::*;
 use crate::cluster::CallFuture;
 use crate::metrics::Metrics;
@@ -79,8 +80,12 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+fn new_queue() -> Queue {
+    Queue::new(2, Arc::new(Withheld::new(Arc::default())))
+}
+
 fn start(node: &Arc<Node>) -> (Arc<Queue>, tokio::task::JoinHandle<()>) {
-    let queue = Arc::new(Queue::new(2));
+    let queue = Arc::new(new_queue());
     let running = tokio::spawn(queue.clone().run(node.clone(), Metrics::new(1, 1).control()));
     (queue, running)
 }
@@ -115,7 +120,7 @@ async fn p5_a_batch_without_an_answer_comes_again_under_its_number() {
 #[tokio::test]
 async fn p9_the_queue_to_a_node_is_bounded() {
     const LARGE: usize = 1 << 20;
-    let queue = Queue::new(2);
+    let queue = new_queue();
     let port = Arc::new(Port::default());
     let push = |qos, done| queue.push(vec![forward("t", qos, LARGE, done)]);
     let taken = (0..100).filter(|_| push(QoS::AtMostOnce, None) == 0).count();
@@ -186,7 +191,7 @@ async fn mqtt_4_8_2_a_message_is_for_any_number_of_shares() {
 /// P9: a message that goes on to another member of its share is no drop; one that a subscriber misses is, once.
 #[tokio::test]
 async fn p9_what_others_take_is_not_counted_as_dropped() {
-    let queue = Queue::new(2);
+    let queue = new_queue();
     queue.close();
     let port = Arc::new(Port::default());
     let of_share = |everyone, token: Option<u64>| {
@@ -238,4 +243,41 @@ async fn mqtt_4_8_2_who_waits_for_a_share_is_told_that_nobody_took_it() {
     queue.push(share(QoS::ExactlyOnce, 50));
     running.abort();
     assert_eq!(*port.1.lock(), [11, 20, 21, 40, 41, 50, 51]);
+}
+
+/// P7: what is acknowledged and does not get to the node is noted, before its publisher is told; QoS 0 is not, nor what others take.
+#[tokio::test]
+async fn p7_what_is_withheld_is_noted() {
+    const LARGE: usize = 1 << 20;
+    let queue = new_queue();
+    let noted = |queue: &Queue| queue.withheld.mark(2);
+    while queue.push(vec![forward("t", QoS::AtMostOnce, LARGE, None)]) == 0 {}
+    assert_eq!(noted(&queue), NOTHING);
+    while noted(&queue) == NOTHING {
+        queue.push(vec![forward("t", QoS::AtLeastOnce, LARGE, None)]);
+    }
+    let first = noted(&queue);
+    let mut of_share = forward("t", QoS::AtLeastOnce, LARGE, None);
+    of_share.everyone = false;
+    let done = Some(Waiter { port: Arc::new(Port::default()), token: 1 });
+    of_share.shares.push(ForwardedShare { filter: "$share/g/t".into(), done });
+    assert_eq!(queue.push(vec![of_share]), 0, "another member takes it");
+    assert_eq!(noted(&queue), first);
+
+    for (qos, is_noted) in [(QoS::AtMostOnce, false), (QoS::AtLeastOnce, true), (QoS::ExactlyOnce, true)] {
+        let node = Arc::new(Node::default());
+        let down = NotAnswered::Unreachable { node_id: 2, reason: String::new() };
+        node.script.lock().extend((0..10_000).map(|_| down.clone()));
+        let port = Arc::new(Port::default());
+        let (queue, running) = start(&node);
+        queue.push(vec![forward("a", qos, 1, Some((&port, 1)))]);
+        until("it is given up", || *port.0.lock() == [1]).await;
+        assert_eq!(noted(&queue) != NOTHING, is_noted, "{qos:?}");
+        node.script.lock().clear();
+        let before = noted(&queue);
+        queue.push(vec![forward("b", qos, 1, Some((&port, 2)))]);
+        until("the next one is taken", || *port.0.lock() == [1, 2]).await;
+        assert_eq!(noted(&queue), before);
+        running.abort();
+    }
 }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 use ownerrpc::link::{Answer, Call, Refusal, RefusalKind, Service};
 use parking_lot::Mutex;
@@ -23,7 +22,8 @@ use session::time::{Millis, Tick};
 use session::topic::TopicFilter;
 
 use super::certainty::StoredRoutes;
-use super::wire::{DONE, NOT_REACHED, RouteCall, TELL_ALL};
+use super::wire::{self, DONE, NOT_REACHED, RouteCall, TELL_ALL};
+use super::withheld::{NOTHING, Withheld};
 use crate::clock::NodeClock;
 use crate::route::Router;
 
@@ -46,6 +46,7 @@ const DROP_PAGE: usize = 4_096;
 pub(super) struct Tables {
     router: Arc<Router>,
     clock: Arc<NodeClock>,
+    withheld: Arc<Withheld>,
     known: Mutex<Known>,
     /// When the first table that is believed stops to be good, in ticks; `u64::MAX`: none is.
     good_until: AtomicU64,
@@ -64,8 +65,19 @@ struct Known {
     reached: HashMap<u64, Tick>,
     /// Nodes that can be reached, or could be until just now; ascending.
     reachable: Vec<u64>,
+    /// Members that cannot be reached.
+    away: HashMap<u64, Away>,
     /// Nodes that get everything now, ascending.
     everything: Vec<u64>,
+}
+
+#[derive(Debug)]
+enum Away {
+    /// Not reached since it is known, so far: until it is, or has waited for this one for longer than [`LINGER_MS`], it tells nobody
+    /// "effective".
+    Awaited(Tick),
+    /// Messages pass it by, which is noted.
+    Noted,
 }
 
 #[derive(Debug)]
@@ -117,9 +129,15 @@ impl Table {
 
 impl Tables {
     /// `is_alone`: there is no other member, as far as it is known before the first look.
-    pub(super) fn new(router: Arc<Router>, clock: Arc<NodeClock>, is_alone: bool) -> Self {
+    pub(super) fn new(
+        router: Arc<Router>,
+        clock: Arc<NodeClock>,
+        withheld: Arc<Withheld>,
+        is_alone: bool,
+    ) -> Self {
         let certain_until = AtomicU64::new(if is_alone { u64::MAX } else { 0 });
-        Self { router, clock, known: Mutex::default(), good_until: AtomicU64::new(u64::MAX), certain_until }
+        let good_until = AtomicU64::new(u64::MAX);
+        Self { router, clock, withheld, known: Mutex::default(), good_until, certain_until }
     }
 
     /// These are the other members now, and those of them that can be reached.
@@ -128,6 +146,10 @@ impl Tables {
             let known = &mut *self.known.lock();
             // One that is no member any more has no queue here that anything could wait in.
             known.reached.retain(|node, _| nodes.contains(node));
+            known.away.retain(|node, _| nodes.contains(node));
+            // If it comes back it is told that it was left out.
+            let gone = known.nodes.iter().filter(|node| !nodes.contains(node));
+            gone.for_each(|node| self.withheld.note(*node));
             known.nodes = nodes;
         }
         self.set_reachable(reachable);
@@ -148,8 +170,34 @@ impl Tables {
                 self.drop_filters(node, &table.filters);
             }
         }
+        for &node in &known.nodes {
+            if reachable.contains(&node) {
+                known.away.remove(&node);
+                continue;
+            }
+            let was_reached = known.reachable.contains(&node);
+            let away = known.away.entry(node).or_insert(Away::Awaited(now));
+            let is_over =
+                matches!(away, Away::Awaited(since) if was_reached || now.ms_since(*since) >= LINGER_MS);
+            if is_over {
+                *away = Away::Noted;
+                self.withheld.note(node);
+            }
+        }
         known.reachable = reachable;
         self.settle(known);
+    }
+
+    /// Clients are let in: what they publish passes those by that cannot be reached, which may have been members of the cluster, and told
+    /// subscribers "effective", for long.
+    pub(super) fn let_in(&self) {
+        let known = &mut *self.known.lock();
+        for (node, away) in &mut known.away {
+            if let Away::Awaited(_) = away {
+                *away = Away::Noted;
+                self.withheld.note(*node);
+            }
+        }
     }
 
     /// No node gets anything any more.
@@ -177,13 +225,19 @@ impl Tables {
         until == u64::MAX || self.clock.tick().0 < until
     }
 
-    /// The routing could not follow what a node told: its table is not believed any more.
-    pub(super) fn distrust(&self, node: u64) {
+    /// The routing could not follow what a node told: its table is not believed any more. What the node is answered.
+    pub(super) fn distrust(&self, node: u64) -> (u8, u64) {
         let known = &mut *self.known.lock();
         if let Some(table) = known.tables.get_mut(&node) {
             table.state = State::Unknown;
         }
         self.settle(known);
+        // The same as for what is taken.
+        if known.reachable.contains(&node) {
+            (TELL_ALL, self.withheld.mark(node))
+        } else {
+            (NOT_REACHED, NOTHING)
+        }
     }
 
     /// Looks at the tables again.
@@ -221,8 +275,8 @@ impl Tables {
         }
     }
 
-    /// Does what a node says; what it is answered.
-    pub(super) fn take(&self, node: u64, boot: &Arc<str>, call: RouteCall<'_>) -> u8 {
+    /// Does what a node says; what it is answered, and its mark as of then.
+    pub(super) fn take(&self, node: u64, boot: &Arc<str>, call: RouteCall<'_>) -> (u8, u64) {
         let known = &mut *self.known.lock();
         if !known.reachable.contains(&node) {
             // It gets nothing from here yet: what it says would be dropped before it mattered, and must not free its subscribers.
@@ -230,7 +284,7 @@ impl Tables {
                 known.strangers.insert(node, self.clock.tick().plus_ms(STRANGER_MS));
                 self.settle(known);
             }
-            return NOT_REACHED;
+            return (NOT_REACHED, NOTHING);
         }
         let table = known.tables.entry(node).or_insert_with(|| Table::new(boot.clone()));
         if table.boot != *boot {
@@ -249,7 +303,8 @@ impl Tables {
             RouteCall::Finish { round, through, until } => self.finish(node, table, round, (through, until)),
         };
         self.settle(known);
-        answer
+        // Under the lock: when it gets out of reach after that, it is told so once it is back.
+        (answer, self.withheld.mark(node))
     }
 
     fn change(
@@ -333,29 +388,28 @@ impl Service for RoutesService {
         if let Some(refusal) = super::stranger(&call) {
             return Box::pin(std::future::ready(Err(refusal)));
         }
-        let malformed = |error: super::wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
+        let malformed = |error: wire::Malformed| Refusal::new(RefusalKind::Malformed, error.0);
         let first = match RouteCall::read(&call.payload) {
             Err(error) => return Box::pin(std::future::ready(Err(malformed(error)))),
             Ok(RouteCall::Delta { stored, .. }) if !stored.is_empty() => self.stored.clone().through(stored),
             // After it was sent its node waits for this one; before that it did not.
             Ok(RouteCall::Finish { .. }) => self.stored.clone().all(),
             Ok(read) => {
-                let answer = self.tables.take(call.peer.node_id, &call.peer.boot_id, read);
-                return Box::pin(std::future::ready(Ok(Bytes::copy_from_slice(&[answer]))));
+                let (answer, withheld) = self.tables.take(call.peer.node_id, &call.peer.boot_id, read);
+                return Box::pin(std::future::ready(Ok(wire::told(call.payload[0], answer, withheld))));
             }
         };
         let tables = Arc::clone(&self.tables);
         Box::pin(async move {
             let (node, boot) = (call.peer.node_id, &call.peer.boot_id);
-            let answer = match first.await {
+            let (answer, withheld) = match first.await {
                 Ok(()) => tables.take(node, boot, RouteCall::read(&call.payload).map_err(malformed)?),
                 Err(error) => {
                     tracing::debug!(%error, node, "stored subscriptions are not followed yet");
-                    tables.distrust(node);
-                    TELL_ALL
+                    tables.distrust(node)
                 }
             };
-            Ok(Bytes::copy_from_slice(&[answer]))
+            Ok(wire::told(call.payload[0], answer, withheld))
         })
     }
 }

@@ -18,13 +18,14 @@ impl Here {
         let authority = crate::auth::Authority::open(&crate::config::Config::default(), metrics.control());
         let router = Arc::new(Router::new(Arc::new(authority.expect("the defaults name no file"))));
         let time = ManualTime::at(1_000_000);
-        let tables = Tables::new(router.clone(), Arc::new(NodeClock::new(time.clone())), false);
+        let clock = Arc::new(NodeClock::new(time.clone()));
+        let tables = Tables::new(router.clone(), clock.clone(), Arc::new(Withheld::new(clock)), false);
         tables.set_peers(vec![2], &[2]);
         Self { tables, router, time }
     }
 
     fn say(&self, call: RouteCall<'_>) -> u8 {
-        self.tables.take(2, &"boot".into(), call)
+        self.tables.take(2, &"boot".into(), call).0
     }
 
     fn until(&self) -> Millis {
@@ -127,7 +128,7 @@ fn p7_the_table_of_a_dead_boot_is_dropped() {
     let boot: Arc<str> = "next".into();
     let until = here.until();
     let change = RouteCall::Delta { base: 5, through: 5, until, changes: Vec::new(), stored: Vec::new() };
-    assert_eq!(here.tables.take(2, &boot, change), TELL_ALL);
+    assert_eq!(here.tables.take(2, &boot, change).0, TELL_ALL);
     here.tables.take(2, &boot, RouteCall::Begin { round: 1 });
     here.tables.take(2, &boot, RouteCall::Finish { round: 1, through: 0, until });
     assert!(!here.sends("old"));
@@ -173,5 +174,55 @@ fn p7_a_node_is_certain_while_all_tables_are_good() {
     here.tables.set_peers(Vec::new(), &[]);
     assert!(here.tables.is_certain(), "there is nobody else");
     let stranger = here.tables.take(9, &"boot".into(), RouteCall::Begin { round: 1 });
-    assert!(stranger == NOT_REACHED && !here.tables.is_certain(), "a member that is not known here yet");
+    assert!(stranger.0 == NOT_REACHED && !here.tables.is_certain(), "a member that is not known here yet");
+}
+
+/// P7: a node whose table was dropped has another mark, which it is told when it can be reached again, and not before; a link that comes
+/// back in time leaves the mark.
+#[test]
+fn p7_messages_that_pass_a_node_by_are_noted() {
+    let here = Here::new();
+    let told = || here.tables.take(2, &"boot".into(), RouteCall::Begin { round: 1 });
+    assert_eq!(told(), (DONE, NOTHING));
+    here.time.advance_ms(900);
+    here.tables.set_reachable(&[]);
+    assert_eq!(told(), (DONE, NOTHING), "they wait for it");
+    here.tables.set_reachable(&[2]);
+    let mut last = NOTHING;
+    for _ in 0..2 {
+        here.time.advance_ms(LINGER_MS);
+        here.tables.set_reachable(&[]);
+        assert_eq!(told(), (NOT_REACHED, NOTHING));
+        here.time.advance_ms(LINGER_MS);
+        here.tables.set_reachable(&[]);
+        here.tables.set_reachable(&[2]);
+        let (answer, mark) = told();
+        assert!(answer == DONE && mark != NOTHING && mark != last, "once each time");
+        last = mark;
+    }
+    assert_eq!(here.tables.distrust(2), (TELL_ALL, last));
+    here.tables.set_peers(Vec::new(), &[]);
+    here.tables.set_peers(vec![2], &[2]);
+    assert!(told().1 != last, "it was no member for a while");
+}
+
+/// P7: a start withholds nothing from nodes that are reached before clients are let in, nor from one that joins and is reached in time;
+/// from the others it does.
+#[test]
+fn p7_a_node_that_is_not_reached_in_time_is_noted() {
+    let here = Here::new();
+    here.tables.set_peers(vec![2, 3, 4], &[2]);
+    here.tables.set_peers(vec![2, 3, 4], &[2, 3]);
+    let mark = |node| here.tables.withheld.mark(node);
+    assert_eq!([2, 3, 4].map(mark), [NOTHING; 3]);
+    here.tables.let_in();
+    let first = mark(4);
+    assert!(mark(2) == NOTHING && mark(3) == NOTHING && first != NOTHING);
+    here.tables.set_peers(vec![2, 3, 4, 5, 6], &[2, 3]);
+    here.time.advance_ms(LINGER_MS - 1);
+    here.tables.set_peers(vec![2, 3, 4, 5, 6], &[2, 3, 5]);
+    here.time.advance_ms(1);
+    here.tables.set_peers(vec![2, 3, 4, 5, 6], &[2, 3, 5]);
+    assert_eq!([2, 3, 5].map(mark), [NOTHING; 3]);
+    assert!(mark(4) == first && mark(6) != NOTHING);
 }

@@ -15,9 +15,11 @@ use super::queue::{Forward, ForwardedShare};
 use crate::route::RouteChange;
 use crate::worker::Unserved;
 
-/// Formats of service 130. The older one does not tell of stored subscriptions.
+/// Formats of service 130. The oldest one does not tell of stored subscriptions.
 pub(super) const ROUTES_OLD: u8 = 1;
-pub(super) const ROUTES_NEWEST: u8 = 2;
+pub(super) const ROUTES_NEWEST: u8 = 3;
+/// From this one on the answers tell whether messages were withheld.
+const ROUTES_MARKED: u8 = 3;
 /// Format of service 140.
 const FORMAT: u8 = 1;
 
@@ -193,6 +195,28 @@ impl<'a> RouteCall<'a> {
         };
         if rest.is_empty() { Ok(call) } else { Err(Malformed("bytes follow the route call")) }
     }
+}
+
+/// The answer to a call of that format. `withheld`: the mark of the caller; one that cannot be reached is not told, since messages may be
+/// withheld from it until it can be.
+pub(super) fn told(format: u8, answer: u8, withheld: u64) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(answer);
+    if format >= ROUTES_MARKED && answer != NOT_REACHED {
+        out.put_u64(withheld);
+    }
+    out.freeze()
+}
+
+/// What an answer says, and the mark, if it has one.
+pub(super) fn read_told(payload: &[u8]) -> Result<(u8, Option<u64>), Malformed> {
+    let mut rest = payload;
+    let answer = rest.try_get_u8().map_err(|_| SHORT)?;
+    if rest.is_empty() {
+        return Ok((answer, None));
+    }
+    let withheld = rest.try_get_u64().map_err(|_| SHORT)?;
+    if rest.is_empty() { Ok((answer, Some(withheld))) } else { Err(Malformed("bytes follow the answer")) }
 }
 
 fn check_format(rest: &mut &[u8]) -> Result<(), Malformed> {

@@ -168,6 +168,21 @@ fn stored_changes_keep_their_layout() {
     let mut wrong = encoded.to_vec();
     wrong[0] = 1;
     assert!(RouteCall::read(&wrong).is_err());
-    wrong[0] = 3;
+    wrong[0] = ROUTES_NEWEST + 1;
     assert!(RouteCall::read(&wrong).is_err());
+}
+
+/// WIRE.md §8: from format 3 on an answer carries the mark of the caller, unless that cannot be reached.
+#[test]
+fn answers_keep_their_layout() {
+    for format in [1, 2] {
+        assert_eq!(hex(&told(format, TELL_ALL, 9)), "02");
+    }
+    assert_eq!(hex(&told(3, DONE, 9)), "010000000000000009");
+    assert_eq!(hex(&told(3, NOT_REACHED, 9)), "03");
+    assert_eq!(read_told(&told(3, DONE, 9)), Ok((DONE, Some(9))));
+    assert_eq!(read_told(&[TELL_ALL]), Ok((TELL_ALL, None)));
+    let marked = told(3, TELL_ALL, u64::MAX);
+    (2..marked.len()).for_each(|len| assert!(read_told(&marked[..len]).is_err(), "{len} bytes"));
+    assert!(read_told(&[]).is_err() && read_told(&[&marked[..], &[0]].concat()).is_err());
 }

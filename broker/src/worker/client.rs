@@ -33,6 +33,8 @@ pub enum Event {
     Pushed(Pushed),
     /// A page of the inbox was read.
     InboxPage(Result<InboxPage, Arc<StorageError>>),
+    /// Another node kept messages from this one.
+    Withheld,
     /// Retained messages of a new subscription were found.
     Retained(Result<RetainedPage, Arc<StorageError>>),
 }
@@ -57,6 +59,8 @@ pub struct Session {
     pub(super) durable: Option<Box<Durable>>,
     /// Retained messages that are being sent.
     pub(super) feed: Option<Box<Feed>>,
+    /// A SUBACK granted it a subscription.
+    pub(super) is_subscribed: bool,
     /// Subscriptions in packets that are not answered.
     pub(super) changing: Option<Box<Changing>>,
     /// The store refused or lost a command: the connection ends.

@@ -192,6 +192,7 @@ impl Worker {
             shared: BTreeMap::new(),
             durable,
             feed: None,
+            is_subscribed: false,
             changing: None,
             failed: false,
             protocol: ProtocolLabel::Tcp,

@@ -45,6 +45,8 @@ pub enum Mail {
         found: Result<RetainedPage, Arc<StorageError>>,
     },
     Close(LinkId, CloseRequest),
+    /// Another node kept messages from this one.
+    Withheld,
     /// So many messages of another node had a topic that nobody may publish to.
     PassedOver(u64),
 }
@@ -211,6 +213,11 @@ impl Workers {
         if count > 0 {
             self.send(0, Mail::PassedOver(count));
         }
+    }
+
+    /// Another node kept messages from this one: the workers close the connections that may have missed any.
+    pub(crate) fn withheld(&self) {
+        (0..).zip(self.stats.iter()).for_each(|(worker, _)| self.send(worker, Mail::Withheld));
     }
 
     /// Runs `work` on the control runtime.

@@ -29,6 +29,13 @@ const REMOVED: Disconnecting = Disconnecting { reason: ReasonCode::NotAuthorized
 const STORE_LOST: Disconnecting =
     Disconnecting { reason: ReasonCode::ImplementationSpecificError, text: None };
 
+/// Messages were acknowledged and not given to this subscriber. None of the other Reason Codes of DISCONNECT applies (§3.14.2.1): the node
+/// is neither busy nor shutting down, which would send the client elsewhere or let it wait, and no packet of the client was at fault.
+const WITHHELD: Disconnecting = Disconnecting {
+    reason: ReasonCode::UnspecifiedError,
+    text: Some("messages from another node may be missing; connect again and subscribe"),
+};
+
 impl Service for Worker {
     type Session = Session;
     type Event = Event;
@@ -127,9 +134,11 @@ impl Service for Worker {
         out: &mut Output,
     ) -> Result<(), Disconnecting> {
         self.read_clock();
+        let mut misses = false;
         for event in events.drain(..) {
             match event {
                 Event::Wake => {}
+                Event::Withheld => misses |= session.misses_what_is_withheld(),
                 Event::Pushed(pushed) => self.inbox_pushed(session, pushed),
                 Event::InboxPage(page) => self.inbox_page(session, page),
                 Event::Retained(found) => self.feed_found(session, found),
@@ -143,6 +152,10 @@ impl Service for Worker {
         if session.failed {
             self.end_turn(session);
             return Err(STORE_LOST);
+        }
+        if misses {
+            self.end_turn(session);
+            return Err(WITHHELD);
         }
         self.pump_inbox(session, out);
         self.go_on_outside_turns(session);
@@ -287,6 +300,7 @@ impl Worker {
             Mail::Close(link, request) => {
                 let _ = self.links.with(link, |link| link.request_close(request));
             }
+            Mail::Withheld => self.links.for_each(|link| link.push_event(Event::Withheld)),
             Mail::PassedOver(count) => self.stats.dropped(DropReason::TooDeep, count),
         }
     }

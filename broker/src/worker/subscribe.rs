@@ -92,6 +92,12 @@ impl Session {
         self.changing.as_ref().map_or_else(|| self.subscriber.subscription_count(), |changing| changing.count)
     }
 
+    /// Whether a message that no node sent here may be missing for good. A subscription that was not answered yet promises nothing, and
+    /// its retained messages are read after that; what has an inbox gets everything by that.
+    pub(super) fn misses_what_is_withheld(&self) -> bool {
+        self.durable.is_none() && self.is_subscribed && self.subscriber.subscription_count() > 0
+    }
+
     /// A packet under way begins or ends a subscription.
     fn change(&mut self, filter: &TopicFilter, held: bool) {
         let (was_held, count) = (self.holds(filter), self.subscription_count());
@@ -252,6 +258,7 @@ impl Worker {
         out: &mut Output,
     ) {
         session.changed(ticket.granted.iter().map(|(filter, _)| filter));
+        session.is_subscribed |= !ticket.granted.is_empty();
         out.packet(&Packet::SubAck(SubAck {
             packet_id: ticket.packet_id,
             reasons: &ticket.reasons,
