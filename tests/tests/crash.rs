@@ -37,7 +37,8 @@ enum Stage {
 /// acknowledged message arrives, no QoS 2 message twice, retained values are acknowledged ones.
 #[test]
 fn acknowledged_messages_survive_kill_9() {
-    let mut node = Node::start();
+    // A quick machine takes more than the 10,000 messages that an inbox holds otherwise.
+    let mut node = Node::start_with(&["session.inbox_messages_max=1000000"]);
     let mut offline: Vec<String> = (0..SUBSCRIBERS).map(|n| format!("offline{n}")).collect();
     offline.push("online".into());
     for id in &offline {
