@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use session::id::Key;
 use session::lifecycle::{Append, Command, Reply, SessionState, Target};
 use session::message::{Message, QoS};
@@ -57,6 +57,9 @@ pub struct Rebinder {
     pub grace_ms: u64,
 }
 
+/// Shares that had no connected member when this look asked: many absent members of one share ask once.
+type Nobody = HashSet<Arc<str>>;
+
 /// A lifetime that may have something to give away.
 struct Candidate {
     key: Key,
@@ -77,12 +80,12 @@ impl Rebinder {
     }
 
     async fn look(&self, group: GroupId) {
-        let mut after = Some(0);
+        let (mut after, mut nobody) = (Some(0), Nobody::default());
         while let Some(from) = after {
             let (candidates, next) = self.page(group, from);
             after = next;
             for candidate in candidates {
-                self.serve(group, &candidate).await;
+                self.serve(group, &candidate, &mut nobody).await;
             }
         }
     }
@@ -108,9 +111,9 @@ impl Rebinder {
     }
 
     /// Gives away what one lifetime has, a page at a time, while somebody takes it.
-    async fn serve(&self, group: GroupId, candidate: &Candidate) {
+    async fn serve(&self, group: GroupId, candidate: &Candidate, nobody: &mut Nobody) {
         loop {
-            let more = self.unbind(group, candidate).await;
+            let more = self.unbind(group, candidate, nobody).await;
             if self.give_all(group, candidate).await == 0 || !more {
                 return;
             }
@@ -118,8 +121,10 @@ impl Rebinder {
     }
 
     /// Whether there may be more to give up.
-    async fn unbind(&self, group: GroupId, candidate: &Candidate) -> bool {
-        let Some(revision) = candidate.leaves_at.filter(|_| self.has_taker(group, candidate.lifetime)) else {
+    async fn unbind(&self, group: GroupId, candidate: &Candidate, nobody: &mut Nobody) -> bool {
+        let Some(revision) =
+            candidate.leaves_at.filter(|_| self.has_taker(group, candidate.lifetime, nobody))
+        else {
             return false;
         };
         let (key, limit) = (candidate.key.clone(), UNBIND);
@@ -146,11 +151,20 @@ impl Rebinder {
     }
 
     /// Whether a connected session would take what this one has.
-    fn has_taker(&self, group: GroupId, lifetime: u64) -> bool {
+    fn has_taker(&self, group: GroupId, lifetime: u64, nobody: &mut Nobody) -> bool {
         let filters: Vec<Arc<str>> = self.store.read(group, |rows| {
             rows.shared_subscriptions(lifetime).map(|(filter, _)| Arc::clone(filter)).collect()
         });
-        filters.iter().any(|filter| !self.connected(filter, None).is_empty())
+        filters.into_iter().any(|filter| {
+            if nobody.contains(&filter) {
+                return false;
+            }
+            let is_there = !self.connected(&filter, None).is_empty();
+            if !is_there {
+                nobody.insert(filter);
+            }
+            is_there
+        })
     }
 
     /// Connected members with an inbox, on whatever node.

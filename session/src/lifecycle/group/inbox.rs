@@ -232,6 +232,11 @@ impl Inbox {
         self.entries.get(at).copied()
     }
 
+    fn unsettled_mut(&mut self, offset: u64) -> Option<&mut Entry> {
+        let at = usize::try_from(offset.checked_sub(self.base)?).ok()?;
+        self.entries.get_mut(at).filter(|entry| !entry.settled())
+    }
+
     /// Subscription identifiers of an unsettled entry.
     pub(super) fn identifiers(&self, offset: u64, entry: Entry) -> SmallVec<[u32; 1]> {
         if entry.flags & MANY_IDENTIFIERS != 0 {
@@ -289,13 +294,7 @@ impl Inbox {
 
     /// Marks PUBREC of an unsettled entry; false when it was marked or settled already.
     pub(super) fn receive(&mut self, offset: u64) -> bool {
-        let Some(at) = offset.checked_sub(self.base).and_then(|at| usize::try_from(at).ok()) else {
-            return false;
-        };
-        let Some(entry) = self.entries.get_mut(at) else { return false };
-        if entry.settled() || entry.received() {
-            return false;
-        }
+        let Some(entry) = self.unsettled_mut(offset).filter(|entry| !entry.received()) else { return false };
         entry.flags |= RECEIVED;
         self.touch(offset / CHUNK);
         true
@@ -303,13 +302,8 @@ impl Inbox {
 
     /// Gives an unsettled entry of a share up to another member; false when it is none, or given up already.
     pub(super) fn unbind(&mut self, offset: u64) -> bool {
-        let Some(at) = offset.checked_sub(self.base).and_then(|at| usize::try_from(at).ok()) else {
-            return false;
-        };
-        let Some(entry) = self.entries.get_mut(at) else { return false };
-        if entry.settled() || !entry.shared() || entry.unbound() {
-            return false;
-        }
+        let may_go = |entry: &&mut Entry| entry.shared() && !entry.unbound();
+        let Some(entry) = self.unsettled_mut(offset).filter(may_go) else { return false };
         entry.flags |= UNBOUND;
         self.bound -= 1;
         self.unbound += 1;
