@@ -44,6 +44,13 @@ fn clients(cluster: &Cluster) -> Clients {
         receives(client, "before");
     }
     receives(&mut clients.durable, "before");
+    // A node that stops with a command of a session under way may lose it, and then closes that session's connection.
+    for id in 1..=3 {
+        eventually("the message has left the inbox", TOLD, || {
+            (cluster.node(id).metric("exactmq_inbox_messages") == 0.0).then_some(())
+        });
+    }
+    assert!(clients.durable.is_alive());
     clients
 }
 
