@@ -31,6 +31,10 @@ pub enum StorageError {
          use the original. This version cannot adopt a copy: start with an empty directory instead"
     )]
     Copied { path: PathBuf, what: String },
+    #[error("the backup {path} is damaged at offset {offset}: {what}; nothing was restored")]
+    Backup { path: PathBuf, offset: u64, what: String },
+    #[error("{path} {what}; a backup is restored to a directory that is new or empty")]
+    Target { path: PathBuf, what: String },
     #[error("another process holds {0}; stop it or use another --data-dir")]
     Locked(PathBuf),
     #[error("engine {0} is not compiled in; build with --features store-sled")]

@@ -4,6 +4,7 @@
 //! The broker sees [`Store`]: propose commands, read state, attach consumers. openraft's types never leave the module `raft`.
 //! `storage/FORMAT.md` describes every byte on disk.
 
+pub mod backup;
 pub mod boot;
 pub mod error;
 pub mod identity;
@@ -12,6 +13,7 @@ pub mod lease;
 pub mod peers;
 pub mod port;
 pub mod queue;
+pub mod restore;
 pub mod store;
 
 mod durations;

@@ -23,7 +23,7 @@ use crate::raft::{
     self, Checkpointer, GroupStatus, LogStore, Machine, MachineOptions, Meter, RaftGroup, Start,
 };
 use crate::wal::{OsDisk, Wal, WalOptions};
-use crate::{StorageError, engine};
+use crate::{StorageError, backup, engine};
 
 /// One of the groups, 0 to `groups - 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -181,7 +181,7 @@ impl Failure {
 /// Between two attempts to hand a group over.
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(50);
 /// Page cache of the engine, for all groups.
-const ENGINE_CACHE_BYTES: usize = 64 << 20;
+pub(crate) const ENGINE_CACHE_BYTES: usize = 64 << 20;
 
 impl Store {
     /// Recovers the data directory and starts the groups. Where this node is the only one, it waits until it leads each of them; in a
@@ -572,12 +572,23 @@ impl Store {
         self.inner.checkpointer.checkpoint().await
     }
 
-    /// Checkpoints one group and writes its state as a snapshot file (`storage/FORMAT.md`), row by row, for a backup. Blocks.
+    /// Checkpoints one group and writes its state as a snapshot file (`storage/FORMAT.md`), row by row. Blocks.
     ///
     /// # Errors
     /// I/O of the engine or of `out`.
     pub fn export(&self, group: GroupId, out: &mut dyn std::io::Write) -> Result<(), StorageError> {
-        self.group(group).machine.export(out)
+        self.group(group).machine.cut()?.export(out)
+    }
+
+    /// Writes a backup of every group (`storage/FORMAT.md`), row by row: all of them as they are here at one moment, which is after everything
+    /// that was acknowledged before, where this node is alone; in a cluster after [`Store::barrier`] of each. Commits wait for a moment.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// I/O of an engine or of `out`.
+    pub fn backup(&self, about: &backup::About, out: &mut dyn std::io::Write) -> Result<(), StorageError> {
+        let machines: Vec<_> = self.inner.groups.iter().map(|group| Arc::clone(&group.machine)).collect();
+        backup::write(&machines, &self.inner.identity, about, out)
     }
 
     /// Fsyncs of the log since it was opened.

@@ -108,15 +108,15 @@ struct Attached {
 pub(super) struct Meta {
     format: u16,
     /// Groups of the data directory: slots map to them, so it never changes.
-    groups: u16,
+    pub(super) groups: u16,
     pub(super) applied: Option<LogId>,
     pub(super) membership: Membership,
     /// Latest time in an applied batch.
-    at: Millis,
+    pub(super) at: Millis,
 }
 
 impl Meta {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("meta is plain data")
     }
 
@@ -585,12 +585,17 @@ impl Machine {
         Ok(Some(Snapshot { meta, snapshot: Box::new(SnapshotData::from_view(view)) }))
     }
 
-    /// See [`crate::Store::export`].
-    pub(crate) fn export(&self, out: &mut dyn std::io::Write) -> Result<(), StorageError> {
+    /// The state as it is now, durable in the engine.
+    pub(crate) fn cut(&self) -> Result<SnapshotData, StorageError> {
         match self.snapshot(true)? {
-            Some(snapshot) => snapshot.snapshot.export(out),
+            Some(snapshot) => Ok(*snapshot.snapshot),
             None => Err(StorageError::damaged("state".as_ref(), 0, "the meta value is missing")),
         }
+    }
+
+    /// While it is held, nothing is applied here.
+    pub(crate) fn still(&self) -> parking_lot::RwLockWriteGuard<'_, ()> {
+        self.telling.write()
     }
 
     /// Replaces the whole state, then tells attached consumers of what they have not seen.
@@ -706,7 +711,7 @@ fn same(a: &Arc<dyn DeliveryPort>, b: &Arc<dyn DeliveryPort>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
-fn load(engine: &dyn Engine) -> Result<Group, StorageError> {
+pub(super) fn load(engine: &dyn Engine) -> Result<Group, StorageError> {
     // A new group has no quotas until a command brings some: nothing of this node's configuration may decide what `apply` does.
     let mut group = Group::new(u64::MAX, u64::MAX);
     engine.view()?.scan(&mut |key, value| group.load(key, value).map_err(StorageError::from))?;

@@ -15,6 +15,7 @@ mod membership;
 mod message;
 mod network;
 mod proposed;
+mod restore;
 mod service;
 mod snapshot;
 
@@ -36,6 +37,8 @@ pub(crate) use intake::Intake;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::{Machine, MachineOptions};
 pub use membership::{GroupStatus, Role};
+pub(crate) use restore::{check_group, restore_group};
+pub(crate) use snapshot::SnapshotData;
 
 use crate::StorageError;
 use crate::peers::Peers;
@@ -50,7 +53,7 @@ openraft::declare_raft_types!(
         NodeId = u64,
         Node = BasicNode,
         Entry = openraft::Entry<Types>,
-        SnapshotData = snapshot::SnapshotData,
+        SnapshotData = SnapshotData,
         AsyncRuntime = openraft::TokioRuntime,
         Responder = openraft::impls::OneshotResponder<Types>,
 );

@@ -55,8 +55,13 @@ impl SnapshotData {
         Ok(Self(Source::File(Received { path })))
     }
 
+    /// A whole snapshot file; it goes with this value.
+    pub(super) fn received(path: PathBuf) -> Self {
+        Self(Source::File(Received { path }))
+    }
+
     /// Writes the snapshot file, row by row.
-    pub(super) fn export(&self, out: impl Write) -> Result<(), StorageError> {
+    pub(crate) fn export(&self, out: impl Write) -> Result<(), StorageError> {
         let path = Path::new("snapshot");
         let io = StorageError::io(path);
         let mut out =

@@ -224,7 +224,7 @@ async fn entries_below_the_state_are_dropped_at_start() {
         let lost: Vec<_> = (1..4).map(|index| retain(3, index, "lost")).collect();
         openraft::storage::RaftLogStorageExt::blocking_append(&mut log, lost).await.unwrap();
         machine.apply([retain(2, 80, "kept")]).await.unwrap();
-        machine.machine.export(&mut Vec::new()).unwrap();
+        machine.machine.cut().unwrap();
     }
     let (mut log, _machine) = build(dir.path(), EngineKind::Redb);
     let state = log.get_log_state().await.unwrap();

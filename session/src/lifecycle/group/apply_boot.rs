@@ -1,10 +1,11 @@
 //! Boots: start, lease, retirement (DESIGN §4 "Boot lease", §7).
 
 use super::apply_disconnect::Close;
+use super::digest::digest;
 use super::rows::RowId;
 use super::{BootState, Group};
 use crate::id::Boot;
-use crate::lifecycle::command::{DisconnectKind, RetireProof};
+use crate::lifecycle::command::{Command, DisconnectKind, RetireProof};
 use crate::lifecycle::reply::{Conflict, Reply};
 use crate::lifecycle::row::{BootRow, SessionState};
 use crate::limits::RETIRE_TEXT_BYTES_MAX;
@@ -130,6 +131,32 @@ impl Group {
         }
         self.release_executions(boot, now);
         Ok(Reply::Done { revision, unchanged: false })
+    }
+
+    /// Retires every boot that is not, as entry `index` at time `at`: this state begins a cluster of its own, in which none of them runs.
+    /// How many those were.
+    ///
+    /// # Panics
+    /// When `index` does not grow.
+    pub fn retire_all(&mut self, index: u64, at: Millis, proof: &RetireProof) -> u64 {
+        self.skip(index);
+        self.clock = self.clock.max(at);
+        let live = self.boots().filter(|row| row.retired.is_none());
+        let live: Vec<Boot> = live.map(|row| row.boot.clone()).collect();
+        let mut retired = 0;
+        for boot in live {
+            let command = Command::BootRetire { boot: boot.clone(), proof: proof.clone(), observed_at: at };
+            // Nobody in this cluster.
+            let proposer = Boot { node_id: 0, boot_id: "".into() };
+            let done = self.boot_retire(&proposer, &boot, None, (proof, at), digest(&command));
+            retired += u64::from(done.is_ok());
+        }
+        // Nobody waits for news of a state that is not served yet.
+        let _ = std::mem::take(&mut self.events_ended);
+        let _ = std::mem::take(&mut self.events_wills);
+        let _ = std::mem::take(&mut self.events_over_quota);
+        let _ = std::mem::take(&mut self.events_subscribed);
+        retired
     }
 
     /// The same boot with the shared strings of its row.
