@@ -5,7 +5,7 @@ VENV  := target/venv
 # Seconds that `make sim` and `make chaos` take.
 T     ?= 600
 
-.PHONY: run test lint bench queue-bench queue-demo fuzz soak sim mutants model chaos setup help
+.PHONY: run test lint bench deb queue-bench queue-demo fuzz soak sim mutants model chaos setup help
 
 help:            ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -22,6 +22,10 @@ setup:
 lint:            ## Formatting and clippy, as CI checks them
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+deb:             ## A Debian package of the release build: target/debian/exactmq_VERSION_ARCH.deb
+	$(CARGO) build --release --locked -p broker --bin exactmq
+	deploy/debian/build.sh
 
 bench:           ## The table of bench/README.md: ExactMQ beside mosquitto, in one run
 	$(CARGO) build --release --locked -p broker -p bench

@@ -4,6 +4,7 @@
 //! audit log, paging, and the translation of results into `application/problem+json`.
 
 mod audit;
+mod backup;
 mod cluster;
 mod denied;
 mod jobs;
@@ -89,6 +90,10 @@ pub trait AdminPort: Send + Sync + 'static {
         order: RetireOrder,
         progress: Arc<RetireProgress>,
     ) -> PortFuture<'_, Result<Retired, RetireError>>;
+    /// What writes a backup of this node, with everything that was acknowledged before the call. It blocks.
+    fn backup(&self) -> PortFuture<'_, Result<BackupWrite, PortError>> {
+        Box::pin(async { Err(PortError::Unavailable("there is no store".to_owned())) })
+    }
     /// The node in its cluster; `None`: there is nothing to say.
     fn cluster(&self) -> Option<Arc<Member>> {
         None
@@ -96,6 +101,10 @@ pub trait AdminPort: Send + Sync + 'static {
     /// What must be true for this node to serve clients.
     fn checks(&self) -> PortFuture<'_, Vec<Check>>;
 }
+
+/// Writes a backup.
+pub type BackupWrite =
+    Box<dyn FnOnce(&mut dyn std::io::Write) -> Result<(), storage::StorageError> + Send>;
 
 /// Which sessions, and from where on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -229,6 +238,7 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/cluster/init", post(cluster::init), true),
         ("/v1/cluster/join", post(cluster::join), true),
         ("/v1/cluster/remove", post(cluster::remove), true),
+        ("/v1/backup", post(backup::backup), true),
         ("/v1/audit", get(sessions::audit_page), true),
     ]
 }

@@ -32,12 +32,33 @@ pub(super) fn document() -> Value {
 
 fn all_paths() -> Value {
     let mut all = paths();
-    for more in [cluster_paths(), node_paths(), job_paths(), denied_paths(), queue::paths()] {
+    for more in [backup_paths(), cluster_paths(), node_paths(), job_paths(), denied_paths(), queue::paths()] {
         if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
             all.extend(more);
         }
     }
     all
+}
+
+fn backup_paths() -> Value {
+    let mut responses = answers(
+        "",
+        text(),
+        &[
+            ("401", "unauthorized"),
+            ("409", "busy: a backup of this node is being made"),
+            ("500", "internal"),
+            ("503", "unavailable: no majority; audit: it could not be recorded, nothing was made"),
+        ],
+    );
+    responses["200"] = json!({
+        "description": "The backup, in pieces while it is made; one that breaks off is none",
+        "content": { "application/vnd.exactmq.backup": { "schema": { "type": "string", "contentEncoding": "binary" } } },
+    });
+    json!({ "/v1/backup": { "post": {
+        "summary": "A backup of everything this node holds, for `exactmq restore`; of a cluster, one node's backup has it all",
+        "responses": responses,
+    } } })
 }
 
 fn node_paths() -> Value {

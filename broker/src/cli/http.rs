@@ -1,6 +1,6 @@
 //! The client side of the admin API: HTTP/1.1 over one plain TCP connection a call, bounded in time and size.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -51,6 +51,32 @@ impl Client {
         self.call("DELETE", path, None)
     }
 
+    /// Writes the body of an answer to `out` as it comes; how many bytes those are. The node may take its time, but never be silent for long.
+    pub(super) fn download(&self, path: &str, out: &mut dyn Write) -> Result<u64, CliError> {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            self.authority,
+            self.token.secret()
+        );
+        let unreachable = |error: io::Error| {
+            CliError::unreachable(format!("{}: {error}; is the node running? see --admin and --data-dir", self.authority))
+        };
+        let mut stream = self.dial().map_err(unreachable)?;
+        stream.set_write_timeout(Some(CONNECT_TIMEOUT)).map_err(unreachable)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(unreachable)?;
+        stream.write_all(request.as_bytes()).map_err(unreachable)?;
+        let mut answer = BufReader::with_capacity(1 << 20, stream);
+        let (status, head) = read_head(&mut answer).map_err(unreachable)?;
+        if status == 200 {
+            return copy_chunks(&mut answer, out)
+                .map_err(|error| CliError::failed(&format!("the answer broke off: {error}")));
+        }
+        let mut raw = head;
+        answer.take(ANSWER_BYTES_MAX as u64).read_to_end(&mut raw).map_err(unreachable)?;
+        let body = parse_answer(&raw).map(|(_, body)| body).unwrap_or_default();
+        Err(CliError::from_answer(status, &body))
+    }
+
     fn call(&self, method: &str, path: &str, body: Option<String>) -> Result<Value, CliError> {
         let mut request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\nConnection: close\r\n",
@@ -81,11 +107,15 @@ impl Client {
             .map_err(|error| CliError::failed(&format!("the answer is not JSON: {error}")))
     }
 
-    fn exchange(&self, request: &[u8]) -> std::io::Result<Vec<u8>> {
-        let mut last = std::io::Error::other("the host has no address");
+    fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        converse(self.dial()?, request)
+    }
+
+    fn dial(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::other("the host has no address");
         for address in self.authority.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                Ok(stream) => return converse(stream, request),
+                Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
         }
@@ -93,7 +123,45 @@ impl Client {
     }
 }
 
-fn converse(mut stream: TcpStream, request: &[u8]) -> std::io::Result<Vec<u8>> {
+/// Bytes of the longest head of an answer.
+const HEAD_BYTES_MAX: u64 = 64 << 10;
+
+/// Status of an answer, and its head with the blank line.
+fn read_head(answer: &mut impl BufRead) -> io::Result<(u16, Vec<u8>)> {
+    let mut head = Vec::new();
+    let mut lines = answer.take(HEAD_BYTES_MAX);
+    while !head.ends_with(b"\r\n\r\n") {
+        if lines.read_until(b'\n', &mut head)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let status = std::str::from_utf8(&head).ok();
+    let status = status.and_then(|head| head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok());
+    let status = status.ok_or_else(|| io::Error::other("it is no admin API"))?;
+    Ok((status, head))
+}
+
+/// Copies a body of chunks (RFC 9112 §7.1) to its end.
+fn copy_chunks(answer: &mut impl BufRead, out: &mut dyn Write) -> io::Result<u64> {
+    let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let mut bytes = 0;
+    loop {
+        let mut line = String::new();
+        answer.take(64).read_line(&mut line)?;
+        let size = line.trim_end().split(';').next().unwrap_or_default();
+        let size = u64::from_str_radix(size, 16).map_err(|_| cut())?;
+        if size == 0 {
+            return Ok(bytes);
+        }
+        if io::copy(&mut answer.take(size), out)? != size {
+            return Err(cut());
+        }
+        answer.read_exact(&mut [0; 2])?;
+        bytes += size;
+    }
+}
+
+fn converse(mut stream: TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
     stream.write_all(request)?;
@@ -102,17 +170,17 @@ fn converse(mut stream: TcpStream, request: &[u8]) -> std::io::Result<Vec<u8>> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(std::io::ErrorKind::TimedOut.into());
+            return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut block) {
             Ok(0) => return Ok(answer),
             Ok(len) => answer.extend_from_slice(&block[..len]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => (),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
             Err(error) => return Err(error),
         }
         if answer.len() > ANSWER_BYTES_MAX {
-            return Err(std::io::Error::other("the answer is too large"));
+            return Err(io::Error::other("the answer is too large"));
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! 0 ok, 1 failed, 2 usage (arguments, or the configuration that they give), 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
 
+mod backup;
 mod check;
 mod cluster;
 mod deny;
@@ -58,6 +59,17 @@ enum Command {
     /// Add and remove users of the password file
     #[command(subcommand)]
     User(user::Command),
+    /// Write everything that a running node holds to a file
+    ///
+    /// Sessions, subscriptions, queued and retained messages, Wills, who is denied, with everything that was acknowledged before; taken
+    /// while clients are served. Of a cluster, one node's backup has it all. Not in it: configuration, password and ACL files, the
+    /// admin token, the audit log.
+    Backup(backup::BackupArgs),
+    /// Make the data directory of a new node out of a backup
+    ///
+    /// It becomes the first node of a new cluster, which others may join. Whoever was connected when the backup was made counts as disconnected
+    /// by then; clients resume with Session Present 1. The directory must be new or empty; --config, --data-dir and --node-id say which one.
+    Restore(backup::RestoreArgs),
     /// Check a configuration and print every value with its origin
     CheckConfig {
         #[command(flatten)]
@@ -152,6 +164,8 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
         Command::Cluster(command) => cluster::run(command),
         Command::Queue(command) => queue::run(command),
         Command::User(command) => user::run(command),
+        Command::Backup(args) => backup::backup(&args),
+        Command::Restore(args) => backup::run_restore(&args),
         Command::CheckConfig { serve, json } => check_config(&serve, json),
         Command::Version { json } => {
             version(json);

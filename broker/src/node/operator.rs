@@ -7,11 +7,12 @@ use std::time::Duration;
 use session::id::Key;
 use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState, Subject};
 use session::time::Millis;
+use storage::backup::About;
 use storage::{GroupId, StorageError};
 
 use super::monitor::Turns;
 use crate::admin::{
-    AdminPort, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand, EndDone,
+    AdminPort, BackupWrite, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand, EndDone,
     EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, SessionDetail,
     SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
 };
@@ -103,6 +104,17 @@ impl AdminPort for Operator {
         progress: Arc<RetireProgress>,
     ) -> PortFuture<'_, Result<Retired, RetireError>> {
         Box::pin(async move { self.retirer.run(&order, &progress).await })
+    }
+
+    fn backup(&self) -> PortFuture<'_, Result<BackupWrite, PortError>> {
+        Box::pin(async move {
+            for group in (0..self.shared.store.groups()).map(GroupId) {
+                self.newest(group).await?;
+            }
+            let store = self.shared.store.clone();
+            let about = About { version: env!("CARGO_PKG_VERSION").to_owned(), at: self.shared.clock.millis() };
+            Ok(Box::new(move |out: &mut dyn std::io::Write| store.backup(&about, out)) as BackupWrite)
+        })
     }
 
     fn cluster(&self) -> Option<Arc<Member>> {
