@@ -13,7 +13,7 @@ use crate::StorageError;
 use crate::identity::Identity;
 use crate::raft::{Machine, SnapshotData};
 
-const MAGIC: [u8; 6] = *b"XMQB\0\x01";
+const MAGIC: [u8; 6] = *b"XMQA\0\x01";
 const END: [u8; 4] = *b"XMQE";
 const MANIFEST_BYTES_MAX: u32 = 4 << 10;
 const CHUNK_BYTES: usize = 1 << 20;
