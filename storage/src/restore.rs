@@ -170,7 +170,9 @@ fn check_target(dir: &Path) -> Result<(), StorageError> {
         Err(source) => return Err(StorageError::Io { path: dir.to_owned(), source }),
     }
     if beside(dir).exists() {
-        return refuse("was being restored by a command that was cut short, or that still runs: remove the directory of the same name with .restoring behind it");
+        return refuse(
+            "was being restored by a command that was cut short, or that still runs: remove the directory of the same name with .restoring behind it",
+        );
     }
     Ok(())
 }

@@ -69,7 +69,8 @@ async fn what_was_acknowledged_is_restored() {
     support::start_boot(&after).await;
     assert_eq!(sessions[0].inbox(&after), inbox);
     for session in &sessions {
-        let found = after.read(session.group, |group| group.session(&session.row.owner.key).cloned()).unwrap();
+        let found =
+            after.read(session.group, |group| group.session(&session.row.owner.key).cloned()).unwrap();
         assert!(matches!(found.state, SessionState::Offline { .. }), "{found:?}");
         assert_eq!(found.lifetime, session.row.lifetime);
         let boot = store.boot();

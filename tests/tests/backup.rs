@@ -37,7 +37,11 @@ fn start(dir: &str) -> Node {
 }
 
 /// Publishes with QoS 1, one after the other, until it is told to stop; how many were acknowledged.
-fn publish_until(stop: Arc<AtomicBool>, done: Arc<AtomicU64>, mut client: Client) -> std::thread::JoinHandle<()> {
+fn publish_until(
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    mut client: Client,
+) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         while !stop.load(Ordering::SeqCst) {
             let number = done.load(Ordering::SeqCst);
@@ -53,16 +57,16 @@ fn publish_until(stop: Arc<AtomicBool>, done: Arc<AtomicU64>, mut client: Client
 fn clients_resume_at_the_restored_node() {
     let files = Files::new();
     let node = Node::start();
-    let (mut away, present) = Client::connect(&node, &durable("away"));
+    let (mut away, present) = Client::connect_present(node.mqtt, &durable("away"));
     assert!(!present);
     assert_eq!(away.subscribe("b/#", 1), 1);
     away.disconnect();
-    let (mut online, _) = Client::connect(&node, &durable("online"));
+    let (mut online, _) = Client::connect_present(node.mqtt, &durable("online"));
     assert_eq!(online.subscribe("other", 1), 1);
-    let (mut keeper, _) = Client::connect(&node, &Options::v5("keeper"));
-    assert_eq!(keeper.publish("r/kept", "kept", 1, true), 0);
+    let (mut keeper, _) = Client::connect_present(node.mqtt, &Options::v5("keeper"));
+    assert_eq!(keeper.publish("r/kept", "kept", 1, true), 0x10, "nobody subscribes");
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let (publisher, _) = Client::connect(&node, &Options::v5("publisher"));
+    let (publisher, _) = Client::connect_present(node.mqtt, &Options::v5("publisher"));
     let publishing = publish_until(Arc::clone(&stop), Arc::clone(&done), publisher);
     eventually("the load runs", PATIENCE, || (done.load(Ordering::SeqCst) > 200).then_some(()));
     let before = done.load(Ordering::SeqCst);
@@ -74,16 +78,16 @@ fn clients_resume_at_the_restored_node() {
     succeeds(&restore(&file, &dir, "the test stopped it"));
     drop(node);
     let restored = start(&dir);
-    let (mut away, present) = Client::connect(&restored, &durable("away"));
+    let (mut away, present) = Client::connect_present(restored.mqtt, &durable("away"));
     assert!(present, "Session Present");
     for number in 0..before {
         let publish = away.receive_publish();
         assert_eq!(String::from_utf8_lossy(&publish.payload), number.to_string());
         away.settle(&publish);
     }
-    let (mut online, present) = Client::connect(&restored, &durable("online"));
+    let (mut online, present) = Client::connect_present(restored.mqtt, &durable("online"));
     assert!(present, "the one that was connected too");
-    let (mut other, _) = Client::connect(&restored, &Options::v5("x"));
+    let (mut other, _) = Client::connect_present(restored.mqtt, &Options::v5("x"));
     assert_eq!(other.publish("other", "again", 1, false), 0);
     assert_eq!(String::from_utf8_lossy(&online.receive_publish().payload), "again");
     assert_eq!(other.subscribe("r/#", 1), 1);
@@ -97,7 +101,7 @@ fn clients_resume_at_the_restored_node() {
 fn the_original_may_still_run() {
     let files = Files::new();
     let node = Node::start();
-    let (mut client, _) = Client::connect(&node, &durable("c"));
+    let (mut client, _) = Client::connect_present(node.mqtt, &durable("c"));
     assert_eq!(client.subscribe("t", 1), 1);
     let file = files.path("b.exactmq");
     succeeds(&node.cli(&["backup", &file]));
@@ -106,7 +110,7 @@ fn the_original_may_still_run() {
     succeeds(&restore(&file, &dir, "a copy for tests"));
     assert!(!Path::new(&dir).join("mqtt/retired-owners").exists(), "no receipt, no marker");
     let copy = start(&dir);
-    let (_at_copy, present) = Client::connect(&copy, &durable("c"));
+    let (_at_copy, present) = Client::connect_present(copy.mqtt, &durable("c"));
     assert!(present);
     assert!(client.is_alive());
     let boots = copy.admin_get("/v1/nodes");
@@ -136,7 +140,7 @@ fn a_cluster_is_restored_from_one_node() {
     drop(cluster);
     let restored = start(&dir);
     for id in 1..=3 {
-        let (mut client, present) = Client::connect(&restored, &durable(&format!("c{id}")));
+        let (mut client, present) = Client::connect_present(restored.mqtt, &durable(&format!("c{id}")));
         assert!(present);
         for number in 0..20 {
             let publish = client.receive_publish();

@@ -103,8 +103,7 @@ pub trait AdminPort: Send + Sync + 'static {
 }
 
 /// Writes a backup.
-pub type BackupWrite =
-    Box<dyn FnOnce(&mut dyn std::io::Write) -> Result<(), storage::StorageError> + Send>;
+pub type BackupWrite = Box<dyn FnOnce(&mut dyn std::io::Write) -> Result<(), storage::StorageError> + Send>;
 
 /// Which sessions, and from where on.
 #[derive(Debug, Clone, PartialEq, Eq)]

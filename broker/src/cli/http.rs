@@ -59,7 +59,10 @@ impl Client {
             self.token.secret()
         );
         let unreachable = |error: io::Error| {
-            CliError::unreachable(format!("{}: {error}; is the node running? see --admin and --data-dir", self.authority))
+            CliError::unreachable(format!(
+                "{}: {error}; is the node running? see --admin and --data-dir",
+                self.authority
+            ))
         };
         let mut stream = self.dial().map_err(unreachable)?;
         stream.set_write_timeout(Some(CONNECT_TIMEOUT)).map_err(unreachable)?;

@@ -12,8 +12,8 @@ use storage::{GroupId, StorageError};
 
 use super::monitor::Turns;
 use crate::admin::{
-    AdminPort, BackupWrite, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand, EndDone,
-    EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, SessionDetail,
+    AdminPort, BackupWrite, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand,
+    EndDone, EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, SessionDetail,
     SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
 };
 use crate::cluster::Member;
@@ -112,7 +112,8 @@ impl AdminPort for Operator {
                 self.newest(group).await?;
             }
             let store = self.shared.store.clone();
-            let about = About { version: env!("CARGO_PKG_VERSION").to_owned(), at: self.shared.clock.millis() };
+            let about =
+                About { version: env!("CARGO_PKG_VERSION").to_owned(), at: self.shared.clock.millis() };
             Ok(Box::new(move |out: &mut dyn std::io::Write| store.backup(&about, out)) as BackupWrite)
         })
     }

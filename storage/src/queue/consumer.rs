@@ -163,6 +163,10 @@ impl Drop for Consumer {
     }
 }
 
+fn closed() -> QueueError {
+    QueueError::ChannelClosed("this consumer is closed".to_owned())
+}
+
 impl Core {
     async fn get(
         &self,
@@ -179,7 +183,7 @@ impl Core {
             tokio::pin!(closing);
             closing.as_mut().enable();
             if self.closed.load(Ordering::Acquire) {
-                return Err(QueueError::ChannelClosed("this consumer is closed".to_owned()));
+                return Err(closed());
             }
             if self.joined.guard.standing() == Standing::Lost {
                 return Err(QueueError::LeaseLost);
@@ -386,7 +390,12 @@ impl Core {
                 }
             }
         }
-        if fenced { Err(QueueError::Fenced) } else { Ok(()) }
+        match fenced {
+            false => Ok(()),
+            // It gave them up itself.
+            true if self.closed.load(Ordering::Acquire) => Err(closed()),
+            true => Err(QueueError::Fenced),
+        }
     }
 
     async fn call(&self, request: Request) -> Result<Response, QueueError> {

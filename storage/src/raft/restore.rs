@@ -26,10 +26,8 @@ pub(crate) fn restore_group(
     // Entries keep their numbers: lifetimes and revisions go on from there. Terms begin anew with the new cluster.
     let index = found.applied.map_or(0, |applied| applied.index) + 1;
     let applied = LogId::new(CommittedLeaderId::new(0, 0), index);
-    let voters = Voters::new(
-        vec![BTreeSet::from([node_id])],
-        BTreeMap::from([(node_id, BasicNode::default())]),
-    );
+    let voters =
+        Voters::new(vec![BTreeSet::from([node_id])], BTreeMap::from([(node_id, BasicNode::default())]));
     let mut meta = found;
     meta.applied = Some(applied);
     meta.membership = Membership::new(Some(applied), voters);

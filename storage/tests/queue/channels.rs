@@ -13,6 +13,7 @@ crate::on_every_backend!(cases:
     checklist_16_a_mismatch_is_typed,
     checklist_20_a_channel_ends_with_its_ttl,
     checklist_25_closing_the_store_closes_its_endpoints_first,
+    checklist_25_an_acknowledgement_after_the_close_says_so,
     a_cancelled_get_loses_nothing,
     expired_records_are_skipped_and_counted,
     a_group_gives_each_record_to_one,
@@ -301,6 +302,24 @@ mod cases {
             tokio::time::sleep(Duration::from_millis(2_500)).await;
         }
         later.close().await.unwrap();
+    }
+
+    /// A consumer that was closed while its records were worked on is told that, not that somebody took them from it.
+    pub(super) async fn checklist_25_an_acknowledgement_after_the_close_says_so(bench: &Bench) {
+        let (store, other) = (bench.process(), bench.process());
+        let config = config(5);
+        let producer = bind_producer(&other, "q", ChanType::Mpmc, &config).await.unwrap();
+        let consumer = bind_consumer(&store, "q", ChanType::Mpmc, &config).await.unwrap();
+        put(&producer, 0..3).await;
+        let items = get(&consumer, 3).await;
+        consumer.close().await.unwrap();
+        let heir = bind_consumer(&other, "q", ChanType::Mpmc, &config).await.unwrap();
+        let again = get(&heir, 3).await;
+        let late = consumer.ack(&ids(&items)).await;
+        assert!(matches!(late, Err(QueueError::ChannelClosed(_))), "{late:?}");
+        heir.ack(&ids(&again)).await.unwrap();
+        other.close().await.unwrap();
+        store.close().await.unwrap();
     }
 
     /// Checklist 25: endpoints first, under load; who waits is told; afterwards nothing is taken.
