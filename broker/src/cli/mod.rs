@@ -9,6 +9,7 @@ mod deny;
 mod end;
 mod error;
 mod http;
+mod import;
 pub mod logging;
 mod node;
 mod output;
@@ -70,6 +71,9 @@ enum Command {
     /// It becomes the first node of a new cluster, which others may join. Whoever was connected when the backup was made counts as disconnected
     /// by then; clients resume with Session Present 1. The directory must be new or empty; --config, --data-dir and --node-id say which one.
     Restore(backup::RestoreArgs),
+    /// Take over the configuration of another broker
+    #[command(subcommand)]
+    Import(import::Command),
     /// Check a configuration and print every value with its origin
     CheckConfig {
         #[command(flatten)]
@@ -166,6 +170,7 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
         Command::User(command) => user::run(command),
         Command::Backup(args) => backup::backup(&args),
         Command::Restore(args) => backup::run_restore(&args),
+        Command::Import(command) => import::run(command),
         Command::CheckConfig { serve, json } => check_config(&serve, json),
         Command::Version { json } => {
             version(json);
