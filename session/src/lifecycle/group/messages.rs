@@ -152,7 +152,7 @@ impl Messages {
     }
 
     /// Visits the bodies to write and the ids to delete since the last call.
-    pub(super) fn drain(&mut self, visit: &mut dyn FnMut(u64, Option<&Message>)) {
+    pub(super) fn drain(&mut self, visit: &mut dyn FnMut(u64, Option<&Arc<Message>>)) {
         for id in std::mem::take(&mut self.fresh) {
             let Some(stored) = self.slots.get_mut(id) else { continue };
             stored.len_and_disk |= MESSAGE_BYTES_MAX;

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use super::inbox::CHUNK;
 use super::stamps::Origin;
-use super::{Group, RowError, RowVisitor};
+use super::{BodyVisitor, Group, RowError, RowVisitor};
 use crate::id::{Boot, Key};
 use crate::lifecycle::command::{QuotaRule, WillKey};
 use crate::lifecycle::row::{SessionRow, Subject};
@@ -170,6 +170,21 @@ impl Group {
     /// Visits every row changed since the last call, `None` for a removed one, and forgets the changes. Message bodies
     /// that were created and settled in between never show up.
     pub fn drain_dirty(&mut self, visit: &mut RowVisitor<'_>) {
+        let mut bodies = Vec::new();
+        self.drain_rows(visit, &mut |id, body| bodies.push((id, body.cloned())));
+        let mut value = Vec::new();
+        for (id, body) in bodies {
+            value.clear();
+            if let Some(message) = &body {
+                Self::encode_body(message, &mut value);
+            }
+            visit(&Self::body_key(id), body.as_ref().map(|_| &*value));
+        }
+    }
+
+    /// The same with message bodies apart, by their ids: those to write, ids ascending, then those that are gone. They are not encoded
+    /// here: whoever holds a lock meanwhile holds it for the small rows only.
+    pub fn drain_rows(&mut self, visit: &mut RowVisitor<'_>, body: &mut BodyVisitor<'_>) {
         let mut buffers = Buffers::default();
         self.space.drain_dirty(&self.messages, visit);
         if std::mem::take(&mut self.dirty.meta) {
@@ -186,13 +201,7 @@ impl Group {
             self.mark_stored(id);
         }
         self.drain_lifetimes(&mut buffers, visit);
-        self.messages.drain(&mut |id, body| {
-            buffers.key(BODY).extend_from_slice(&id.to_be_bytes());
-            if let Some(message) = body {
-                buffers.value(&body_row(message));
-            }
-            visit(&buffers.key, body.map(|_| &*buffers.value));
-        });
+        self.messages.drain(body);
     }
 
     fn drain_lifetimes(&mut self, buffers: &mut Buffers, visit: &mut RowVisitor<'_>) {
@@ -313,6 +322,22 @@ impl Group {
         key.push(BODY);
         key.extend_from_slice(&message_id.to_be_bytes());
         key
+    }
+
+    /// Appends the row value of a message body.
+    pub fn encode_body(message: &Message, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        let row = postcard::to_extend(&body_row(message), std::mem::take(out));
+        *out = row.expect("rows hold nothing that has no stored form");
+    }
+
+    /// The message whose body is stored under this key; `None`: it is another row.
+    #[must_use]
+    pub fn body_id(key: &[u8]) -> Option<u64> {
+        match key.split_first() {
+            Some((&BODY, id)) => id.try_into().ok().map(u64::from_be_bytes),
+            _ => None,
+        }
     }
 
     /// Every key from this one on is a message body: loading may stop before it.
