@@ -108,7 +108,7 @@ impl Redb {
         }
         appender.finish()?;
         let mut elsewhere = Vec::new();
-        self.bodies.free(rows.bodies.gone.iter().copied(), changed, &mut elsewhere);
+        self.bodies.free(&rows.bodies.gone, changed, &mut elsewhere);
         Ok(elsewhere)
     }
 

@@ -41,7 +41,7 @@ struct Packed {
 
 impl Packed {
     fn get(&self, at: usize) -> Entry {
-        Entry { message: self.first.message + u64::from(self.distances[at]), ..self.first }
+        self.first.with_message(self.first.message + u64::from(self.distances[at]))
     }
 }
 
@@ -50,7 +50,7 @@ impl Block {
         let first = entries[0];
         let mut distances = Box::new([0; BLOCK]);
         for (entry, distance) in entries.iter().zip(distances.iter_mut()) {
-            let alike = Entry { message: first.message, ..*entry } == first;
+            let alike = entry.with_message(first.message) == first;
             match entry.message.checked_sub(first.message).map(u16::try_from) {
                 Some(Ok(far)) if alike => *distance = far,
                 _ => return Self::Loose(Box::new(entries)),

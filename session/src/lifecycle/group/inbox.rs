@@ -41,6 +41,11 @@ impl Entry {
         Self { message, identifier: 0, flags: if odd { RETAIN } else { 1 } }
     }
 
+    /// The same, of another message.
+    pub(super) fn with_message(self, message: u64) -> Self {
+        Self { message, ..self }
+    }
+
     pub(super) fn qos(self) -> QoS {
         QoS::from_u8(self.flags & QOS_MASK).expect("flags hold the number of a QoS")
     }

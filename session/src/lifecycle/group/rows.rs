@@ -351,15 +351,18 @@ impl Group {
     /// # Errors
     /// When it cannot be decoded.
     pub fn decode_body(value: &[u8]) -> Result<Message, RowError> {
-        let row: BodyRow<'_> = super::load::decode(&[BODY], value)?;
-        if row.topic.len() > usize::from(u16::MAX) || u32::try_from(row.properties.len()).is_err() {
-            return Err(super::load::corrupt(&[BODY], "topic or properties are too long"));
-        }
+        let row = body_row_of(value)?;
         let mut message = Message::new(row.topic, row.properties, row.payload);
         message.qos = row.qos;
         message.retain = row.retain;
         message.expires_at = row.expires_at;
         Ok(message)
+    }
+
+    /// Bytes of a message whose body has this row value, as they are counted.
+    pub(super) fn body_len(value: &[u8]) -> Result<u64, RowError> {
+        let row = body_row_of(value)?;
+        Ok((row.topic.len() + row.properties.len() + row.payload.len()) as u64)
     }
 
     fn meta_row(&self) -> MetaRow {
@@ -545,6 +548,14 @@ fn push_session(key: &mut Vec<u8>, session: &Key) {
     key.extend_from_slice(session.namespace.as_bytes());
     key.push(0);
     key.extend_from_slice(session.client_id.as_bytes());
+}
+
+fn body_row_of(value: &[u8]) -> Result<BodyRow<'_>, RowError> {
+    let row: BodyRow<'_> = super::load::decode(&[BODY], value)?;
+    if row.topic.len() > usize::from(u16::MAX) || u32::try_from(row.properties.len()).is_err() {
+        return Err(super::load::corrupt(&[BODY], "topic or properties are too long"));
+    }
+    Ok(row)
 }
 
 fn body_row(message: &Message) -> BodyRow<'_> {

@@ -137,12 +137,10 @@ impl Bodies {
     }
 
     /// Marks bodies as gone; adds those that are not here to `elsewhere`.
-    pub(super) fn free(
-        &self,
-        ids: impl Iterator<Item = u64>,
-        changed: &mut Changed,
-        elsewhere: &mut Vec<u64>,
-    ) {
+    pub(super) fn free(&self, ids: &[u64], changed: &mut Changed, elsewhere: &mut Vec<u64>) {
+        // In the order of the files: what finds one finds its neighbour in the processor's cache.
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
         let mut table = self.table.write();
         for id in ids {
             let holder = table.segments.range_mut(..=id).next_back();
