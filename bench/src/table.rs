@@ -29,6 +29,19 @@ fn one(figures: Figures) -> Result<Parts> {
     Ok(vec![("", figures)])
 }
 
+/// So many messages of 1 KiB.
+fn backlog(broker: &mut Broker, total: usize) -> Result<Parts> {
+    let backlog = queue::backlog(broker, total, 1_024)?;
+    Ok(vec![
+        ("enqueue", backlog.enqueue),
+        ("resident", backlog.resident),
+        ("on disk", backlog.disk),
+        ("drain", backlog.drain),
+        ("resident after", backlog.resident_after),
+        ("on disk after", backlog.disk_after),
+    ])
+}
+
 macro_rules! flow {
     ($name:literal, $target:literal, $shape:expr) => {
         Scenario {
@@ -155,17 +168,11 @@ const SCENARIOS: &[Scenario] = &[
         let restart = phases.restart.unwrap_or_default();
         Ok(vec![("enqueue", phases.enqueue), ("restart", restart), ("drain", phases.drain)])
     }),
-    other!("backlog 10 M of 1 KiB", "1 GiB resident", DEEP_INBOX, true, |broker, _| {
-        let backlog = queue::backlog(broker, 10_000_000, 1_024)?;
-        Ok(vec![
-            ("enqueue", backlog.enqueue),
-            ("resident", backlog.resident),
-            ("on disk", backlog.disk),
-            ("drain", backlog.drain),
-            ("resident after", backlog.resident_after),
-            ("on disk after", backlog.disk_after),
-        ])
-    }),
+    other!("backlog 10 M of 1 KiB", "1 GiB resident", DEEP_INBOX, true, |broker, _| backlog(
+        broker, 10_000_000
+    )),
+    // Small enough for a profiler, and to see what a change does.
+    other!("backlog 1 M of 1 KiB", "–", DEEP_INBOX, true, |broker, _| backlog(broker, 1_000_000)),
 ];
 
 /// Prints names and targets.

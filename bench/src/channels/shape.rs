@@ -76,6 +76,10 @@ impl Shape {
     }
 }
 
+/// A shape with a number of records ends after so many times the time that was asked for: 4.8 GB, each written to the log and to the state, may
+/// be too much for a disk.
+const PATIENCE: u32 = 6;
+
 /// Bytes of a record of the shape "motion predictor": float16 [16,3,224,224].
 const TENSOR: usize = 4_816_896;
 
@@ -141,7 +145,7 @@ impl Shared {
     }
 }
 
-/// Runs it for `time`, or until each producer did its part.
+/// Runs it for `time`; where producers have a part to do, until it is done, for some times as long at most.
 pub(super) async fn measure(shape: &Shape, queues: &QueueStore, time: Duration) -> Result<Measured> {
     let shared = Arc::new(Shared {
         shape: *shape,
@@ -175,10 +179,14 @@ pub(super) async fn measure(shape: &Shape, queues: &QueueStore, time: Duration) 
     let began = Instant::now();
     let all = shape.each * shape.producers as u64;
     let done = || all > 0 && shared.consumed.load(Ordering::Relaxed) >= all;
-    while !done() && (all > 0 || began.elapsed() < time) {
+    let limit = if all > 0 { time.saturating_mul(PATIENCE) } else { time };
+    while !done() && began.elapsed() < limit {
         tokio::time::sleep(Duration::from_millis(5).min(time)).await;
     }
     let (took, consumed) = (began.elapsed(), shared.consumed.load(Ordering::Relaxed) - before);
+    if consumed < all {
+        println!("<!-- {}: ended after {consumed} of {all} records, {} s -->", shape.name, limit.as_secs());
+    }
     shared.stop.store(true, Ordering::Relaxed);
     // Ends also those who wait for room or for a record.
     queues.close().await?;

@@ -13,8 +13,8 @@ pub use command::{
     SessionRef, Stamp, SubscriptionRow, Target, WillKey, WillMode, WillTemplate,
 };
 pub use group::{
-    Appended, Delivery, Due, Group, GroupStat, InboxRead, InboxRow, Inherited, Outcome, RetainedVisitor,
-    RowError, RowVisitor, Waiting,
+    Appended, BodyVisitor, Delivery, Due, Group, GroupStat, InboxRead, InboxRow, Inherited, Outcome,
+    RetainedVisitor, RowError, RowVisitor, Waiting,
 };
 pub use reply::{Conflict, Reply};
 pub use row::{

@@ -40,6 +40,10 @@ impl Engine for Memory {
                 None => drop(map.remove(key)),
             }
         }
+        rows.bodies.for_each(&mut |key, value| match value {
+            Some(value) => drop(map.insert(key.into(), value.into())),
+            None => drop(map.remove(key)),
+        });
         content.meta = Some(meta.to_vec());
         Ok(())
     }

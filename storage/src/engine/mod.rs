@@ -1,5 +1,6 @@
 //! Where checkpointed state lives: sorted rows and one small meta value per group, changed atomically and durably.
 
+mod bodies;
 mod closed;
 mod memory;
 mod redb;
@@ -14,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use closed::Closed;
+
+use session::lifecycle::Group;
+use session::message::Message;
 
 use crate::StorageError;
 use crate::store::EngineKind;
@@ -31,9 +35,19 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// Replaces everything by what `fill` puts; atomic and durable like [`Engine::write`].
     fn replace(&self, fill: &mut Fill<'_>, meta: &[u8]) -> Result<(), StorageError>;
 
-    /// Gives space of the disk back that rows do not need any more, when it is much more than `live_bytes`, about what rows take now. Rows are
-    /// not read meanwhile. Does nothing while a view is open.
-    fn give_back(&self, _live_bytes: u64) -> Result<(), StorageError> {
+    /// Gives space of the disk back that rows do not need any more, when it is much more than they take now: about `row_bytes`, and
+    /// `body_bytes` those with bodies of messages. May leave it for later while a view is open.
+    fn give_back(&self, _row_bytes: u64, _body_bytes: u64) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    /// Visits the row values of those of these message bodies that are there, with their positions in `ids`.
+    fn visit_bodies(&self, ids: &[u64], visit: &mut VisitBody<'_>) -> Result<(), StorageError> {
+        for (at, id) in ids.iter().enumerate() {
+            if let Some(value) = self.get(&Group::body_key(*id))? {
+                visit(at, &value)?;
+            }
+        }
         Ok(())
     }
 
@@ -51,6 +65,9 @@ pub(crate) type Fill<'a> =
 /// Sees rows in key order.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError> + 'a;
 
+/// Sees the position of a message body among those asked for, and its row value.
+pub(crate) type VisitBody<'a> = dyn FnMut(usize, &[u8]) -> Result<(), StorageError> + 'a;
+
 /// One consistent reading of an engine.
 pub(crate) trait View: Send {
     fn meta(&self) -> Result<Option<Vec<u8>>, StorageError>;
@@ -58,12 +75,41 @@ pub(crate) trait View: Send {
     fn scan(&self, visit: &mut Visit<'_>) -> Result<(), StorageError>;
 }
 
-/// Rows to be changed, in one buffer.
+/// Rows to be changed: in one buffer, but for those of message bodies, which are not copied.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     bytes: Vec<u8>,
     /// Ends of key and value in `bytes`; `None`: the row goes.
     ends: Vec<(usize, Option<usize>)>,
+    pub(crate) bodies: BodyRows,
+}
+
+/// Message bodies to be written, ids ascending, and those that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct BodyRows {
+    written: Vec<(u64, Arc<Message>)>,
+    gone: Vec<u64>,
+}
+
+impl BodyRows {
+    /// `None`: the body is gone.
+    pub(crate) fn push(&mut self, id: u64, body: Option<&Arc<Message>>) {
+        match body {
+            Some(body) => self.written.push((id, Arc::clone(body))),
+            None => self.gone.push(id),
+        }
+    }
+
+    /// Visits them as rows; `None`: it goes.
+    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(&[u8], Option<&[u8]>)) {
+        let mut value = Vec::new();
+        for (id, message) in &self.written {
+            value.clear();
+            Group::encode_body(message, &mut value);
+            visit(&Group::body_key(*id), Some(&value));
+        }
+        self.gone.iter().for_each(|id| visit(&Group::body_key(*id), None));
+    }
 }
 
 impl Rows {
@@ -78,13 +124,10 @@ impl Rows {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.ends.len() + self.bodies.written.len() + self.bodies.gone.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
+    /// All but `bodies`.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         let mut start = 0;
         self.ends.iter().map(move |(key_end, value_end)| {

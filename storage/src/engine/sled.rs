@@ -99,6 +99,10 @@ impl Engine for Sled {
                 None => batch.remove(row_key(key)),
             }
         }
+        rows.bodies.for_each(&mut |key, value| match value {
+            Some(value) => batch.insert(row_key(key), value),
+            None => batch.remove(row_key(key)),
+        });
         batch.insert(META_KEY, meta);
         self.apply(batch)
     }

@@ -27,14 +27,16 @@ use super::proposed::Proposed;
 use super::snapshot::SnapshotData;
 use super::{LogId, Membership, RaftError, Types};
 use crate::StorageError;
-use crate::engine::{Closed, Engine, Rows};
+use crate::engine::{BodyRows, Closed, Engine, Rows};
 use crate::port::{DeliveryPort, EventPort, Pushed};
 use crate::queue::Wakes;
 use crate::store::{Clock, Failure, GroupId, Heirloom, Heritage, InboxEntry};
 use crate::wal::Recovered;
 
 /// Version of the meta value and of the rows. A change that older versions cannot read raises it.
-const FORMAT: u16 = 4;
+const FORMAT: u16 = 5;
+/// The oldest that is read, and written as [`FORMAT`] from then on: it had bodies of messages among the rows.
+const FORMAT_MIN: u16 = 4;
 /// An inbox page whose bodies went to disk while it was read is read again so often before that counts as damage.
 const READ_AGAIN_MAX: usize = 16;
 /// Bytes of bodies on disk that are a backlog, and the part of them below which it is as good as gone.
@@ -123,10 +125,13 @@ impl Meta {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, StorageError> {
         let damaged = |what: String| StorageError::damaged("state".as_ref(), 0, what);
         let meta: Self = postcard::from_bytes(bytes).map_err(|error| damaged(format!("meta: {error}")))?;
-        if meta.format != FORMAT {
-            return Err(damaged(format!("state has format {}, this version reads {FORMAT}", meta.format)));
+        if !(FORMAT_MIN..=FORMAT).contains(&meta.format) {
+            let found = meta.format;
+            return Err(damaged(format!(
+                "state has format {found}, this version reads {FORMAT_MIN} to {FORMAT}"
+            )));
         }
-        Ok(meta)
+        Ok(Self { format: FORMAT, ..meta })
     }
 
     pub(super) fn snapshot_meta(&self, group: u16) -> SnapshotMeta<u64, openraft::BasicNode> {
@@ -295,23 +300,11 @@ impl Machine {
                 let _told = self.telling.read();
                 self.state.read().group.read_inbox(lifetime, from, max, &mut page);
             }
+            self.fetch_bodies(&mut page, bytes_max)?;
             let mut entries = Vec::with_capacity(page.entries.len());
-            let mut bytes = 0;
-            let mut next = page.next;
             for delivery in page.entries.drain(..) {
-                let message = match delivery.message {
-                    Some(message) => message,
-                    None => match self.body(delivery.message_id)? {
-                        Some(message) => message,
-                        // Settled and checkpointed since the page was read: the next reading does not show it any more.
-                        None => continue 'again,
-                    },
-                };
-                if bytes > 0 && bytes + message.len() > bytes_max {
-                    next = delivery.offset;
-                    break;
-                }
-                bytes += message.len().max(1);
+                // Settled and checkpointed since the page was read: the next reading does not show it any more.
+                let Some(message) = delivery.message else { continue 'again };
                 entries.push(InboxEntry {
                     offset: delivery.offset,
                     qos: delivery.qos,
@@ -322,9 +315,36 @@ impl Machine {
                     message,
                 });
             }
-            return Ok((entries, next));
+            return Ok((entries, page.next));
         }
         Err(self.missing_body(&format!("inbox {lifetime}")))
+    }
+
+    /// Brings the bodies of a page that are on disk only, together. What would go beyond `bytes_max` is cut off: the page ends before it.
+    fn fetch_bodies(&self, page: &mut InboxRead, bytes_max: usize) -> Result<(), StorageError> {
+        let (mut bytes, mut kept) = (0_u64, 0);
+        for delivery in &page.entries {
+            if kept > 0 && bytes + delivery.len > bytes_max as u64 {
+                break;
+            }
+            bytes += delivery.len;
+            kept += 1;
+        }
+        if let Some(first_cut) = page.entries.get(kept) {
+            page.next = first_cut.offset;
+            page.entries.truncate(kept);
+        }
+        let missing = page.entries.iter().enumerate().filter(|(_, delivery)| delivery.message.is_none());
+        let (at, ids): (Vec<usize>, Vec<u64>) =
+            missing.map(|(at, delivery)| (at, delivery.message_id)).unzip();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let entries = &mut page.entries;
+        self.engine().visit_bodies(&ids, &mut |number, row| {
+            entries[at[number]].message = Some(Arc::new(Group::decode_body(row)?));
+            Ok(())
+        })
     }
 
     /// See [`crate::Store::inherited`].
@@ -507,16 +527,14 @@ impl Machine {
     /// Makes everything applied durable in the engine. The state is locked only while changed rows are copied out. The caller holds
     /// `checkpointing`.
     fn checkpoint_locked(&self) -> Result<(), StorageError> {
-        let mut rows = Rows::default();
-        let meta = {
+        let (rows, meta) = {
             let mut state = self.state.write();
             if state.checkpointed == state.meta.applied {
                 return Ok(());
             }
-            state.group.drain_dirty(&mut |key, value| rows.push(key, value));
-            state.meta.clone()
+            (changed_rows(&mut state.group), state.meta.clone())
         };
-        tracing::debug!(group = self.options.group, rows = rows.len(), empty = rows.is_empty(), "checkpoint");
+        tracing::debug!(group = self.options.group, rows = rows.len(), "checkpoint");
         if let Err(error) = self.engine().write(&rows, &meta.encode()) {
             // The rows are drained and lost for the next checkpoint: from here on only a restart is right.
             self.failure.set(&error);
@@ -568,7 +586,7 @@ impl Machine {
             + stat.sessions_active
             + stat.sessions_offline
             + stat.sessions_ended;
-        self.engine().give_back(stat.messages_bytes.saturating_add(rows.saturating_mul(ROW_BYTES)))
+        self.engine().give_back(rows.saturating_mul(ROW_BYTES), stat.messages_bytes)
     }
 
     fn snapshot(&self, checkpoint: bool) -> Result<Option<Snapshot<Types>>, StorageError> {
@@ -709,6 +727,15 @@ impl State {
 
 fn same(a: &Arc<dyn DeliveryPort>, b: &Arc<dyn DeliveryPort>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+/// What changed since the last time, which forgets it.
+pub(super) fn changed_rows(group: &mut Group) -> Rows {
+    let (mut rows, mut bodies) = (Rows::default(), BodyRows::default());
+    let mut body = |id, body: Option<&Arc<Message>>| bodies.push(id, body);
+    group.drain_rows(&mut |key, value| rows.push(key, value), &mut body);
+    rows.bodies = bodies;
+    rows
 }
 
 pub(super) fn load(engine: &dyn Engine) -> Result<Group, StorageError> {

@@ -7,11 +7,11 @@ use openraft::{BasicNode, CommittedLeaderId, Membership as Voters};
 use session::lifecycle::{Group, GroupStat, RetireProof};
 use session::time::Millis;
 
-use super::machine::{Meta, load};
+use super::machine::{Meta, changed_rows, load};
 use super::snapshot::SnapshotData;
 use super::{LogId, Membership};
 use crate::StorageError;
-use crate::engine::{Engine, Rows};
+use crate::engine::Engine;
 
 /// Fills an empty engine with the group in the snapshot file at `path`, which goes. Its only voter is `node_id`; every boot in it is retired by
 /// `proof`. How many those were, and what the group holds now.
@@ -35,9 +35,7 @@ pub(crate) fn restore_group(
     engine.replace(&mut |put| snapshot.rows(put), &meta.encode())?;
     let mut group = load(engine)?;
     let retired = group.retire_all(index, meta.at, proof);
-    let mut rows = Rows::default();
-    group.drain_dirty(&mut |key, value| rows.push(key, value));
-    engine.write(&rows, &meta.encode())?;
+    engine.write(&changed_rows(&mut group), &meta.encode())?;
     Ok((retired, group.stat()))
 }
 

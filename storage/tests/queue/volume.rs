@@ -103,20 +103,20 @@ fn bytes_on_disk(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Keys of the rows on disk that are of channels or of bodies, without the counters.
+/// Keys of the rows on disk that are of channels, without the counters, and of files of bodies.
 fn keys_left(dir: &Path, groups: u16) -> Vec<Vec<u8>> {
     use redb::{ReadableDatabase, ReadableTable};
     const ROWS: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("rows");
+    const BODIES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("bodies");
     let mut left = Vec::new();
     for group in 0..groups {
         let database = redb::Database::open(dir.join(format!("state/g{group:03}.redb"))).unwrap();
-        let rows = database.begin_read().unwrap().open_table(ROWS).unwrap();
+        let read = database.begin_read().unwrap();
+        let (rows, bodies) = (read.open_table(ROWS).unwrap(), read.open_table(BODIES).unwrap());
         let keys = rows.iter().unwrap().map(|row| row.unwrap().0.value().to_vec());
-        let body = session::lifecycle::Group::body_key(0)[0];
         let counters = [session::queue::ROW, 1];
-        left.extend(
-            keys.filter(|key| (key[0] == session::queue::ROW && key[..] != counters) || key[0] == body),
-        );
+        left.extend(keys.filter(|key| key[0] == session::queue::ROW && key[..] != counters));
+        left.extend(bodies.iter().unwrap().map(|row| row.unwrap().0.value().to_be_bytes().to_vec()));
     }
     left
 }

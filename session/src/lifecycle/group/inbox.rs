@@ -1,11 +1,12 @@
 //! The inbox of one durable lifetime: offset order is delivery order, the client's acknowledgement is the commit point
 //! (DESIGN §9). Pure bookkeeping; message bodies are in [`super::messages`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::entries::Entries;
 use crate::lifecycle::command::Target;
 use crate::lifecycle::row::InboxStat;
 use crate::limits::INBOX_SPAN_MAX;
@@ -23,7 +24,7 @@ const MANY_IDENTIFIERS: u8 = 0b0010_0000;
 const SHARED: u8 = 0b0100_0000;
 const UNBOUND: u8 = 0b1000_0000;
 
-/// One queued reference to a message: 16 bytes.
+/// One queued reference to a message: 16 bytes; [`Entries`] takes less for most of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub message: u64,
@@ -34,6 +35,16 @@ pub(super) struct Entry {
 
 impl Entry {
     const GONE: Self = Self { message: 0, identifier: 0, flags: SETTLED };
+
+    #[cfg(test)]
+    pub(super) fn of_test(message: u64, odd: bool) -> Self {
+        Self { message, identifier: 0, flags: if odd { RETAIN } else { 1 } }
+    }
+
+    /// The same, of another message.
+    pub(super) fn with_message(self, message: u64) -> Self {
+        Self { message, ..self }
+    }
 
     pub(super) fn qos(self) -> QoS {
         QoS::from_u8(self.flags & QOS_MASK).expect("flags hold the number of a QoS")
@@ -89,7 +100,7 @@ pub(super) struct Loaded {
 pub(super) struct Inbox {
     /// `base <= offset of every unsettled entry < base + entries.len()`.
     base: u64,
-    entries: VecDeque<Entry>,
+    entries: Entries,
     /// Unsettled entries and the bytes of their messages.
     messages: u64,
     pub bytes: u64,
@@ -120,7 +131,7 @@ impl Inbox {
     pub(super) fn new(base: u64) -> Self {
         Self {
             base,
-            entries: VecDeque::new(),
+            entries: Entries::default(),
             messages: 0,
             bytes: 0,
             bound: 0,
@@ -184,7 +195,7 @@ impl Inbox {
     /// any entry that can be in flight, else of those below `sent_through`.
     pub(super) fn droppable(&mut self, active: bool, quota_messages: u64) -> Option<u64> {
         let skip = self.oldest.saturating_sub(self.base);
-        let settled = self.entries.range(usize::try_from(skip).ok()?..).take_while(|entry| entry.settled());
+        let settled = self.entries.from(usize::try_from(skip).ok()?).take_while(|entry| entry.settled());
         self.oldest = self.base + skip + settled.count() as u64;
         let known = if active { self.sendable_end() } else { self.sent_through };
         let may_go = |(offset, entry): &(u64, Entry)| {
@@ -229,7 +240,7 @@ impl Inbox {
     /// The entry of `offset`, settled or not.
     pub(super) fn entry(&self, offset: u64) -> Option<Entry> {
         let at = usize::try_from(offset.checked_sub(self.base)?).ok()?;
-        self.entries.get(at).copied()
+        self.entries.get(at)
     }
 
     fn unsettled_mut(&mut self, offset: u64) -> Option<&mut Entry> {
@@ -275,7 +286,7 @@ impl Inbox {
 
     fn advance(&mut self) {
         let chunk_before = self.base / CHUNK;
-        while self.entries.front().is_some_and(|entry| entry.settled()) {
+        while self.entries.get(0).is_some_and(|entry| entry.settled()) {
             self.entries.pop_front();
             self.base += 1;
         }
@@ -286,9 +297,7 @@ impl Inbox {
         self.touch(chunk);
         if self.entries.is_empty() {
             self.soonest = Millis::NEVER;
-            if self.entries.capacity() > 4 * CHUNK as usize {
-                self.entries = VecDeque::new();
-            }
+            self.entries.shrink_empty();
         }
     }
 
@@ -322,9 +331,9 @@ impl Inbox {
     pub(super) fn unsettled(&self, from: u64) -> impl Iterator<Item = (u64, Entry)> {
         let skip = from.saturating_sub(self.base).min(self.entries.len() as u64);
         self.entries
-            .range(skip as usize..)
+            .from(skip as usize)
             .enumerate()
-            .map(move |(at, entry)| (self.base + skip + at as u64, *entry))
+            .map(move |(at, entry)| (self.base + skip + at as u64, entry))
             .filter(|(_, entry)| !entry.settled())
     }
 

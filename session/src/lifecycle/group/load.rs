@@ -70,8 +70,7 @@ impl Group {
             RETAINED => self.load_retained(key, text(key, rest)?, decode(key, value)?)?,
             DENIED => self.load_denied(key, decode(key, value)?)?,
             BODY => {
-                let len = Self::decode_body(value)?.len() as u64;
-                if self.messages.len(number(key, rest)?) != Some(len) {
+                if self.messages.len(number(key, rest)?) != Some(Self::body_len(value)?) {
                     return Err(corrupt(key, "no row refers to a body of this length"));
                 }
             }

@@ -1,7 +1,7 @@
 //! Message bodies of the group: each is stored once, counted by its references, in memory or only on disk.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -16,7 +16,7 @@ const DEAD_IDS_MAX: usize = 4_096;
 /// A message body is shorter than this (a packet has at most 256 MiB); the bit above marks "on disk".
 pub(super) const MESSAGE_BYTES_MAX: u32 = 1 << 31;
 
-/// 16 bytes a message beside its body: ten million queued messages must fit in memory.
+/// 16 bytes a message beside its body, which may be on disk only.
 #[derive(Debug)]
 struct Stored {
     body: Option<Arc<Message>>,
@@ -39,7 +39,9 @@ impl Stored {
 /// All messages that an inbox or a retained topic refers to.
 #[derive(Debug)]
 pub(super) struct Messages {
-    slots: Slots<Stored>,
+    slots: Slots<Stored, 16>,
+    /// Lengths of bodies that are on disk only, with one reference: what a backlog is made of. Ten million must fit in memory.
+    parked: Slots<NonZeroU16, 64>,
     /// Only messages that expire stand here.
     expires: HashMap<u64, Millis, FixedState>,
     /// Id of the next message; replicated, never reused.
@@ -61,6 +63,7 @@ impl Messages {
     pub(super) fn new() -> Self {
         Self {
             slots: Slots::new(),
+            parked: Slots::new(),
             expires: HashMap::with_hasher(FixedState::default()),
             next: 1,
             fresh: Vec::new(),
@@ -94,6 +97,12 @@ impl Messages {
 
     /// Drops one reference and returns the length of the body; the last one frees it.
     pub(super) fn release(&mut self, id: u64) -> u64 {
+        if let Some(len) = self.parked.remove(id) {
+            let len = u64::from(len.get());
+            self.freed.push(id);
+            self.removed(id, len);
+            return len;
+        }
         let stored = self.slots.get_mut(id).expect("an entry refers to a stored message (invariant Q2)");
         let len = stored.len();
         if let Some(left) = NonZeroU32::new(stored.refs.get() - 1) {
@@ -101,7 +110,6 @@ impl Messages {
             return len;
         }
         let stored = self.slots.remove(id).expect("it was just found");
-        self.bytes -= len;
         if stored.body.is_some() {
             self.resident_bytes -= len;
             self.resident -= 1;
@@ -109,11 +117,16 @@ impl Messages {
         if stored.on_disk() {
             self.freed.push(id);
         }
+        self.removed(id, len);
+        len
+    }
+
+    fn removed(&mut self, id: u64, len: u64) {
+        self.bytes -= len;
         self.stored -= 1;
         if !self.expires.is_empty() {
             self.expires.remove(&id);
         }
-        len
     }
 
     pub(super) fn body(&self, id: u64) -> Option<&Arc<Message>> {
@@ -121,11 +134,13 @@ impl Messages {
     }
 
     pub(super) fn len(&self, id: u64) -> Option<u64> {
-        self.slots.get(id).map(Stored::len)
+        let parked = || self.parked.get(id).map(|len| u64::from(len.get()));
+        self.slots.get(id).map(Stored::len).or_else(parked)
     }
 
     pub(super) fn refs(&self, id: u64) -> u32 {
-        self.slots.get(id).map_or(0, |stored| stored.refs.get())
+        let parked = || u32::from(self.parked.get(id).is_some());
+        self.slots.get(id).map_or_else(parked, |stored| stored.refs.get())
     }
 
     pub(super) fn expires_at(&self, id: u64) -> Option<Millis> {
@@ -137,13 +152,16 @@ impl Messages {
         if id == 0 || id >= self.next || len >= MESSAGE_BYTES_MAX {
             return false;
         }
+        if let Some(parked) = self.parked.remove(id) {
+            let len_and_disk = u32::from(parked.get()) | MESSAGE_BYTES_MAX;
+            self.slots.insert(id, Stored { body: None, refs: NonZeroU32::MIN, len_and_disk });
+        }
         if let Some(stored) = self.slots.get_mut(id) {
             stored.refs = stored.refs.saturating_add(1);
             return stored.len() == u64::from(len) && self.expires_at(id) == expires_at;
         }
         self.bytes += u64::from(len);
-        self.slots
-            .insert(id, Stored { body: None, refs: NonZeroU32::MIN, len_and_disk: len | MESSAGE_BYTES_MAX });
+        self.keep_on_disk(id, NonZeroU32::MIN, len);
         self.stored += 1;
         if let Some(at) = expires_at {
             self.expires.insert(id, at);
@@ -151,8 +169,19 @@ impl Messages {
         true
     }
 
+    /// Knows of a body that is on disk only.
+    fn keep_on_disk(&mut self, id: u64, refs: NonZeroU32, len: u32) {
+        match u16::try_from(len).ok().and_then(NonZeroU16::new).filter(|_| refs == NonZeroU32::MIN) {
+            Some(len) => self.parked.insert(id, len),
+            None => {
+                let len_and_disk = len | MESSAGE_BYTES_MAX;
+                self.slots.insert(id, Stored { body: None, refs, len_and_disk });
+            }
+        }
+    }
+
     /// Visits the bodies to write and the ids to delete since the last call.
-    pub(super) fn drain(&mut self, visit: &mut dyn FnMut(u64, Option<&Message>)) {
+    pub(super) fn drain(&mut self, visit: &mut dyn FnMut(u64, Option<&Arc<Message>>)) {
         for id in std::mem::take(&mut self.fresh) {
             let Some(stored) = self.slots.get_mut(id) else { continue };
             stored.len_and_disk |= MESSAGE_BYTES_MAX;
@@ -173,17 +202,24 @@ impl Messages {
     pub(super) fn evict(&mut self, budget_bytes: u64) {
         while self.resident_bytes > budget_bytes {
             let Some(id) = self.evictable.pop_front() else { return };
-            let Some(stored) = self.slots.get_mut(id) else { continue };
-            if stored.body.take().is_some() {
-                self.resident_bytes -= stored.len();
+            let Some(Stored { body, refs, len_and_disk }) = self.slots.remove(id) else { continue };
+            if body.is_some() {
+                self.resident_bytes -= u64::from(len_and_disk & !MESSAGE_BYTES_MAX);
                 self.resident -= 1;
             }
+            self.keep_on_disk(id, refs, len_and_disk & !MESSAGE_BYTES_MAX);
         }
     }
 
     /// Ids of all messages, ascending.
     pub(super) fn ids(&self) -> Vec<u64> {
-        self.slots.ids()
+        let mut ids = self.slots.ids();
+        let parked = self.parked.ids();
+        if !parked.is_empty() {
+            ids.extend(parked);
+            ids.sort_unstable();
+        }
+        ids
     }
 }
 

@@ -39,6 +39,7 @@ mod apply_subscribe;
 mod check;
 mod deadlines;
 mod digest;
+mod entries;
 mod inbox;
 mod inboxes;
 mod load;
@@ -177,6 +178,8 @@ pub struct Delivery {
     /// `None`: on disk; fetch it by `message_id`.
     pub message: Option<Arc<Message>>,
     pub message_id: u64,
+    /// Bytes of the message.
+    pub len: u64,
 }
 
 /// A page of an inbox.
@@ -251,6 +254,8 @@ impl std::iter::Sum for GroupStat {
 
 /// Takes a row: its key, and its value or `None`.
 pub type RowVisitor<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
+/// Sees bodies of messages by their ids; `None`: the body is gone.
+pub type BodyVisitor<'a> = dyn FnMut(u64, Option<&Arc<Message>>) + 'a;
 
 /// Takes a retained message: its topic, the message unless it is only on disk, its id. False stops the visit.
 pub type RetainedVisitor<'a> = dyn FnMut(&str, Option<&Arc<Message>>, u64) -> bool + 'a;

@@ -144,6 +144,7 @@ impl Group {
                 identifiers: inbox.identifiers(offset, entry),
                 message: self.messages.body(entry.message).cloned(),
                 message_id: entry.message,
+                len: self.messages.len(entry.message).unwrap_or(0),
             });
         }
     }

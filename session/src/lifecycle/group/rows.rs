@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use super::inbox::CHUNK;
 use super::stamps::Origin;
-use super::{Group, RowError, RowVisitor};
+use super::{BodyVisitor, Group, RowError, RowVisitor};
 use crate::id::{Boot, Key};
 use crate::lifecycle::command::{QuotaRule, WillKey};
 use crate::lifecycle::row::{SessionRow, Subject};
@@ -170,6 +170,21 @@ impl Group {
     /// Visits every row changed since the last call, `None` for a removed one, and forgets the changes. Message bodies
     /// that were created and settled in between never show up.
     pub fn drain_dirty(&mut self, visit: &mut RowVisitor<'_>) {
+        let mut bodies = Vec::new();
+        self.drain_rows(visit, &mut |id, body| bodies.push((id, body.cloned())));
+        let mut value = Vec::new();
+        for (id, body) in bodies {
+            value.clear();
+            if let Some(message) = &body {
+                Self::encode_body(message, &mut value);
+            }
+            visit(&Self::body_key(id), body.as_ref().map(|_| &*value));
+        }
+    }
+
+    /// The same with message bodies apart, by their ids: those to write, ids ascending, then those that are gone. They are not encoded
+    /// here: whoever holds a lock meanwhile holds it for the small rows only.
+    pub fn drain_rows(&mut self, visit: &mut RowVisitor<'_>, body: &mut BodyVisitor<'_>) {
         let mut buffers = Buffers::default();
         self.space.drain_dirty(&self.messages, visit);
         if std::mem::take(&mut self.dirty.meta) {
@@ -186,13 +201,7 @@ impl Group {
             self.mark_stored(id);
         }
         self.drain_lifetimes(&mut buffers, visit);
-        self.messages.drain(&mut |id, body| {
-            buffers.key(BODY).extend_from_slice(&id.to_be_bytes());
-            if let Some(message) = body {
-                buffers.value(&body_row(message));
-            }
-            visit(&buffers.key, body.map(|_| &*buffers.value));
-        });
+        self.messages.drain(body);
     }
 
     fn drain_lifetimes(&mut self, buffers: &mut Buffers, visit: &mut RowVisitor<'_>) {
@@ -315,6 +324,22 @@ impl Group {
         key
     }
 
+    /// Appends the row value of a message body.
+    pub fn encode_body(message: &Message, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        let row = postcard::to_extend(&body_row(message), std::mem::take(out));
+        *out = row.expect("rows hold nothing that has no stored form");
+    }
+
+    /// The message whose body is stored under this key; `None`: it is another row.
+    #[must_use]
+    pub fn body_id(key: &[u8]) -> Option<u64> {
+        match key.split_first() {
+            Some((&BODY, id)) => id.try_into().ok().map(u64::from_be_bytes),
+            _ => None,
+        }
+    }
+
     /// Every key from this one on is a message body: loading may stop before it.
     #[must_use]
     pub fn first_body_key() -> Vec<u8> {
@@ -326,15 +351,18 @@ impl Group {
     /// # Errors
     /// When it cannot be decoded.
     pub fn decode_body(value: &[u8]) -> Result<Message, RowError> {
-        let row: BodyRow<'_> = super::load::decode(&[BODY], value)?;
-        if row.topic.len() > usize::from(u16::MAX) || u32::try_from(row.properties.len()).is_err() {
-            return Err(super::load::corrupt(&[BODY], "topic or properties are too long"));
-        }
+        let row = body_row_of(value)?;
         let mut message = Message::new(row.topic, row.properties, row.payload);
         message.qos = row.qos;
         message.retain = row.retain;
         message.expires_at = row.expires_at;
         Ok(message)
+    }
+
+    /// Bytes of a message whose body has this row value, as they are counted.
+    pub(super) fn body_len(value: &[u8]) -> Result<u64, RowError> {
+        let row = body_row_of(value)?;
+        Ok((row.topic.len() + row.properties.len() + row.payload.len()) as u64)
     }
 
     fn meta_row(&self) -> MetaRow {
@@ -520,6 +548,14 @@ fn push_session(key: &mut Vec<u8>, session: &Key) {
     key.extend_from_slice(session.namespace.as_bytes());
     key.push(0);
     key.extend_from_slice(session.client_id.as_bytes());
+}
+
+fn body_row_of(value: &[u8]) -> Result<BodyRow<'_>, RowError> {
+    let row: BodyRow<'_> = super::load::decode(&[BODY], value)?;
+    if row.topic.len() > usize::from(u16::MAX) || u32::try_from(row.properties.len()).is_err() {
+        return Err(super::load::corrupt(&[BODY], "topic or properties are too long"));
+    }
+    Ok(row)
 }
 
 fn body_row(message: &Message) -> BodyRow<'_> {

@@ -1,48 +1,45 @@
 //! A table from numbers that are given out in sequence to small values: dense, since most of the living are neighbours.
 //!
-//! Sixteen neighbours share an allocation, which goes with the last of them. Ten million take 16 bytes each and 2 for finding them; one
-//! alone takes the place of sixteen.
+//! `CHUNK` neighbours share an allocation, which goes with the last of them. Ten million take what they are and a part of 32 bytes for
+//! finding them; one alone takes the place of `CHUNK`.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-/// Values of one allocation.
-const CHUNK: usize = 16;
 /// The table is cut into shards so that growing it never stops `apply` for long.
 const SHARDS: u64 = 16;
 
-type Chunk<T> = [Option<T>; CHUNK];
 /// Chunks by number.
-type Shard<T> = HashMap<u64, Box<Chunk<T>>, FixedState>;
+type Shard<T, const CHUNK: usize> = HashMap<u64, Box<[Option<T>; CHUNK]>, FixedState>;
 
 #[derive(Debug)]
-pub(super) struct Slots<T> {
-    shards: Box<[Shard<T>]>,
+pub(super) struct Slots<T, const CHUNK: usize> {
+    shards: Box<[Shard<T, CHUNK>]>,
 }
 
-impl<T> Slots<T> {
+impl<T, const CHUNK: usize> Slots<T, CHUNK> {
     pub(super) fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| HashMap::with_hasher(FixedState::default())).collect() }
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&T> {
-        let (chunk, at) = place(id);
+        let (chunk, at) = place::<CHUNK>(id);
         self.shards[shard(chunk)].get(&chunk)?[at].as_ref()
     }
 
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
-        let (chunk, at) = place(id);
+        let (chunk, at) = place::<CHUNK>(id);
         self.shards[shard(chunk)].get_mut(&chunk)?[at].as_mut()
     }
 
     pub(super) fn insert(&mut self, id: u64, value: T) {
-        let (chunk, at) = place(id);
+        let (chunk, at) = place::<CHUNK>(id);
         let empty = || Box::new([const { None }; CHUNK]);
         self.shards[shard(chunk)].entry(chunk).or_insert_with(empty)[at] = Some(value);
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {
-        let (chunk, at) = place(id);
+        let (chunk, at) = place::<CHUNK>(id);
         let shard = &mut self.shards[shard(chunk)];
         let values = shard.get_mut(&chunk)?;
         let value = values[at].take();
@@ -73,7 +70,7 @@ const SPARE: usize = 8;
 /// Room that is never given back.
 const SPARE_MIN: usize = 1_024;
 
-fn place(id: u64) -> (u64, usize) {
+fn place<const CHUNK: usize>(id: u64) -> (u64, usize) {
     (id / CHUNK as u64, (id % CHUNK as u64) as usize)
 }
 
@@ -93,7 +90,7 @@ mod tests {
         /// P9: against an ordered map.
         #[test]
         fn slots_are_a_map(ops in prop::collection::vec((0_u64..200, any::<bool>()), 1..400)) {
-            let (mut slots, mut map) = (Slots::new(), BTreeMap::new());
+            let (mut slots, mut map) = (Slots::<_, 16>::new(), BTreeMap::new());
             for (at, (id, insert)) in ops.into_iter().enumerate() {
                 if insert {
                     slots.insert(id, at);
@@ -111,7 +108,7 @@ mod tests {
     /// P9: what is empty takes no memory, however much was there.
     #[test]
     fn an_empty_table_keeps_nothing() {
-        let mut slots = Slots::new();
+        let mut slots = Slots::<_, 16>::new();
         for id in 0..1_000_000_u64 {
             slots.insert(id, id);
         }
