@@ -48,8 +48,8 @@ function themeButton() {
 function entry(why) {
   leave();
   document.title = "Sign in · ExactMQ";
-  const said = el("div", { role: "alert" }, why ? notice("bad", "Not let in", why) : null);
-  const control = input("token", { type: "password", required: true, autocomplete: "off", autofocus: true });
+  const said = el("div", { role: "alert" }, why ? notice("bad", "The token is not valid any more", why) : null);
+  const control = input("token", { type: "password", required: true, autocomplete: "off" });
   const go = el("button", { type: "submit", class: "primary" }, "Open");
   const submit = async (event) => {
     event.preventDefault();
@@ -147,8 +147,13 @@ class Shell {
     const parameters = Object.fromEntries(new URLSearchParams(search ?? ""));
     for (const [known, link] of this.links) {
       const current = known === name || (name === "session" && known === "sessions");
-      if (current) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+      if (!current) {
+        link.removeAttribute("aria-current");
+        continue;
+      }
+      link.setAttribute("aria-current", "page");
+      const strip = link.closest("nav");
+      strip.scrollLeft = link.offsetLeft - (strip.clientWidth - link.offsetWidth) / 2;
     }
     if (this.view?.name === name && this.view.update?.(parameters)) return;
     const moved = Boolean(this.view);
@@ -170,7 +175,7 @@ export function go(name, parameters = {}, replace = false) {
   else location.hash = hash;
 }
 
-node.wants = (why) => entry(why);
+node.wants = (why) => signedIn && entry(why);
 showTheme();
 if (token.get()) enter();
 else entry();

@@ -66,8 +66,8 @@ export function input(name, attributes = {}) {
 }
 
 /** Names and values. A value is text or a node. */
-export function facts(pairs) {
-  return el("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) =>
+export function facts(pairs, more = "") {
+  return el("dl", { class: `facts ${more}` }, pairs.filter(Boolean).map(([name, value]) =>
     el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–"))));
 }
 

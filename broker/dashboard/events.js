@@ -17,12 +17,12 @@ function said(event) {
   const { kind, namespace, client_id, user, node_id, detail } = event;
   const who = client_id === null ? "a client without a name" : sessionLink(namespace, client_id);
   const by = user === null ? "" : el("span", { class: "quiet-text" }, "user ", raw(user));
-  const took = event.took_ms === null ? "" : ` in ${count(event.took_ms)} ms`;
+  const took = event.took_ms === null ? "" : event.took_ms < 1 ? " within 1 ms" : ` in ${count(event.took_ms)} ms`;
   switch (kind) {
     case "connect": return [who, ` connected, ${detail === "resumed" ? "session resumed" : "new session"}`, by];
     case "disconnect": return [who, detail === "normal" ? " disconnected" : ` is gone (${words(detail)})`, by];
     case "refused": return [who, ` was refused: ${words(detail)}`, by];
-    case "takeover": return [who, ` taken over from node ${node_id}: ${words(detail)}${took}`, by];
+    case "takeover": return [who, detail === "done" ? ` taken over from node ${node_id}${took}` : ` not taken over from node ${node_id}: ${words(detail)}${took}`, by];
     case "end": return [who, ` was ended: ${words(detail)}`, by];
     case "retired": return [`A boot of node ${node_id} was retired: ${words(detail)}`];
     case "node_up": return [`Node ${node_id} can be reached`];

@@ -100,7 +100,7 @@ function card(node) {
     about.replaceChildren(facts([
       ["Address", member?.address ? raw(member.address) : NONE],
       now.local && ["Version", now.version ?? NONE], now.local && ["Connections", count(now.connections)],
-      now.local && ["Running since", el("span", { title: moment(now.started_at_ms) }, timed(now.started_at_ms))]]));
+      now.local && ["Running since", el("span", { title: moment(now.started_at_ms) }, timed(now.started_at_ms))]], "across"));
     boots.setRows(now.boots);
   };
   return { element, show, known };

@@ -8,7 +8,7 @@ import { NONE, byteRate, bytes, count, percent, rate, seconds, short, words } fr
 import { Spark } from "./spark.js";
 import { Table } from "./table.js";
 
-const EVENTS_SHOWN = 8;
+const EVENTS_SHOWN = 13;
 /** Latencies are those of the last so many seconds. */
 const WINDOW_S = 60;
 
@@ -20,23 +20,23 @@ const TILES = [
   ["MQTT packets", "per second", [
     ["in", (_, last) => last?.rate("exactmq_packets_total", { direction: "in" }) ?? null, rate],
     ["out", (_, last) => last?.rate("exactmq_packets_total", { direction: "out" }) ?? null, rate]]],
-  ["Traffic", "bytes per second", [
+  ["Traffic", "bytes", [
     ["in", (_, last) => last?.rate("exactmq_packet_bytes_total", { direction: "in" }) ?? null, byteRate],
     ["out", (_, last) => last?.rate("exactmq_packet_bytes_total", { direction: "out" }) ?? null, byteRate]]],
   ["Commit", "last minute", [
-    ["half within", (_, __, window) => window?.quantile("exactmq_commit_seconds", 0.5) ?? null, seconds],
-    ["99 % within", (_, __, window) => window?.quantile("exactmq_commit_seconds", 0.99) ?? null, seconds]]],
+    ["p50", (_, __, window) => window?.quantile("exactmq_commit_seconds", 0.5) ?? null, seconds],
+    ["p99", (_, __, window) => window?.quantile("exactmq_commit_seconds", 0.99) ?? null, seconds]]],
   ["Connections", "this node", [
     ["open", (look) => look.sum("exactmq_connections"), short],
     ["opened", (_, last) => last?.rate("exactmq_connections_opened_total") ?? null, rate]]],
   ["Takeover", "last minute", [
-    ["99 % within", (_, __, window) => window?.quantile("exactmq_takeover_seconds", 0.99) ?? null, seconds],
-    ["per second", (_, last) => last?.rate("exactmq_takeover_seconds_count") ?? null, rate]]],
+    ["p99", (_, __, window) => window?.quantile("exactmq_takeover_seconds", 0.99) ?? null, seconds],
+    ["rate", (_, last) => last?.rate("exactmq_takeover_seconds_count") ?? null, rate]]],
   ["Inbox backlog", "cluster", [
     ["messages", (look) => look.sum("exactmq_inbox_messages"), short],
     ["bytes", (look) => look.sum("exactmq_inbox_bytes"), bytes]]],
-  ["Dropped messages", "this node", [
-    ["per second", (_, last) => last?.rate("exactmq_messages_dropped_total") ?? null, rate],
+  ["Dropped", "messages here", [
+    ["now", (_, last) => last?.rate("exactmq_messages_dropped_total") ?? null, rate],
     ["since start", (look) => look.sum("exactmq_messages_dropped_total"), short]]],
 ];
 
@@ -157,7 +157,7 @@ function stored(looks) {
     meter("Retained messages", short(look.sum("exactmq_retained_messages"))),
     meter("Messages stored, each once", short(look.sum("exactmq_messages_stored"))),
     meter("Wills waiting or ready", short(look.sum("exactmq_will_backlog", { state: "waiting" }) + look.sum("exactmq_will_backlog", { state: "ready" }))),
-    meter("Fsync, 99 % within", seconds(window?.quantile("exactmq_fsync_seconds", 0.99) ?? null)),
+    meter("Fsync, p99 of the last minute", seconds(window?.quantile("exactmq_fsync_seconds", 0.99) ?? null)),
     meter("Workers busy", percent(window ? window.rate("exactmq_worker_busy_seconds_total") / Math.max(1, look.series("exactmq_worker_busy_seconds_total").length) : null)),
     meter("Slow operations since start", short(look.sum("exactmq_slow_operations_total"))),
   ];

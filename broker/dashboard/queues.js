@@ -47,7 +47,7 @@ const MEMBERS = {
   filters: { channel: "Channel id", kind: any(KINDS), role: any(["producer", "consumer"]), status: any(["alive", "offline"]), name: "Name", node: "Node" },
   columns: [
     { title: "Name", sort: "name", cell: (row) => raw(row.name, { title: row.member }), href: (row) => (row.namespace === null ? undefined : `#/session?${new URLSearchParams({ namespace: row.namespace, client_id: row.name })}`) },
-    { title: "Channel", sort: "channel", cell: (row) => raw(row.channel, { class: "raw mono" }) },
+    { title: "Channel", sort: "channel", cell: (row) => raw(row.channel, { class: "raw mono clip" }) },
     { title: "Kind", sort: "kind", cell: (row) => pill(row.kind, "plain") },
     { title: "Role", sort: "role", cell: (row) => row.role },
     { title: "Status", sort: "status", cell: (row) => pill(row.waiting ? "waits for room" : row.status, row.waiting ? "warn" : row.status === "alive" ? "ok" : "plain") },

@@ -105,11 +105,12 @@ function panels(session) {
       session.offline_expires_at_ms !== null && ["Offline session ends", el("span", { title: moment(session.offline_expires_at_ms) }, left(session.offline_expires_at_ms))],
       ["Revision", count(session.revision)]]))),
     panel(session.state === "active" ? "Owner: may act" : "Last owner", el("div", { class: "body" }, ownerFacts(session))),
-    panel("Inbox", el("div", { class: "body" }, inbox === null ? el("p", { class: "quiet-text" }, "None: the session ends with its connection.") : facts([
-      ["Messages, not acknowledged", count(inbox.messages)], ["Bytes", bytes(inbox.bytes)], ["Oldest offset", count(inbox.base)], ["Next offset", count(inbox.end)]]))),
-    panel("Will", el("div", { class: "body" }, will === null ? el("p", { class: "quiet-text" }, "None.") : facts([
-      ["Phase", pill(words(will.phase), { armed: "accent", waiting: "warn", ready: "warn", executing: "warn" }[will.phase] ?? "plain")],
-      ["Delay", `${count(will.delay_sec)} s`], ["Due", will.due_at_ms === null ? NONE : left(will.due_at_ms)]]))),
+    el("div", { class: "stack" },
+      panel("Inbox", el("div", { class: "body" }, inbox === null ? el("p", { class: "quiet-text" }, "None: the session ends with its connection.") : facts([
+        ["Not acknowledged", `${count(inbox.messages)} messages`], ["Bytes", bytes(inbox.bytes)], ["Oldest offset", count(inbox.base)], ["Next offset", count(inbox.end)]]))),
+      panel("Will", el("div", { class: "body" }, will === null ? el("p", { class: "quiet-text" }, "None.") : facts([
+        ["Phase", pill(words(will.phase), { armed: "accent", waiting: "warn", ready: "warn", executing: "warn" }[will.phase] ?? "plain")],
+        ["Delay", `${count(will.delay_sec)} s`], ["Due", will.due_at_ms === null ? NONE : left(will.due_at_ms)]])))),
   ];
 }
 

@@ -1,6 +1,7 @@
 // Tables that keep their rows: what did not change is not touched, so that focus, selection and scroll stay where they are.
 
 import { button, el, select } from "./dom.js";
+import { NONE } from "./format.js";
 
 export const SORT_MAX = 4;
 
@@ -79,11 +80,12 @@ export class Table {
       const said = `${href ?? ""} ${content?.outerHTML ?? content}`;
       if (kept.said[at] === said) return;
       kept.said[at] = said;
+      kept.cells[at].toggleAttribute("data-none", at > 0 && (content === NONE || content === null || content === undefined));
       if (href && kept.cells[at].firstChild) {
         kept.cells[at].firstChild.setAttribute("href", href);
         kept.cells[at].firstChild.replaceChildren(content);
       } else {
-        kept.cells[at].replaceChildren(href ? el("a", { class: "name", href }, content) : content ?? "–");
+        kept.cells[at].replaceChildren(href ? el("a", { class: "name", href }, content) : content ?? NONE);
       }
     });
   }

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn the_files_need_each_other_and_nothing_else() {
         for asset in std::iter::once(&PAGE).chain(ASSETS) {
-            for part in asset.text.split(["\"", "'"]) {
+            for part in asset.text.split(['"', '\'']) {
                 let name = part.strip_prefix("./").or_else(|| part.strip_prefix("/assets/"));
                 if let Some(name) = name.filter(|name| !name.contains([' ', '\n'])) {
                     assert!(ASSETS.iter().any(|known| known.name == name), "{}: {name}", asset.name);
