@@ -126,13 +126,18 @@ export function mount(main, _parameters, shell) {
     numbers.replaceChildren(...stored(looks));
     drops.replaceChildren(...dropped(looks.newest));
   };
-  const showEvents = () => recent.replaceChildren(...(shell.feed.events.length
-    ? shell.feed.events.slice(-EVENTS_SHOWN).reverse().map(item)
-    : [el("li", {}, el("span", { class: "what quiet-text" }, "Nothing happened yet."))]));
+  const nothing = el("li", {}, el("span", { class: "what quiet-text" }, "Nothing happened yet."));
+  const tellEvent = (event) => {
+    if (!event) return;
+    nothing.remove();
+    recent.prepend(item(event));
+    if (recent.children.length > EVENTS_SHOWN) recent.lastChild.remove();
+  };
   shell.lookers.add(showLook);
-  shell.feed.listeners.add(showEvents);
+  shell.feed.listeners.add(tellEvent);
   showLook();
-  showEvents();
+  recent.append(nothing);
+  shell.feed.events.slice(-EVENTS_SHOWN).forEach(tellEvent);
   const polling = poll(async () => {
     const [ready, cluster] = await Promise.all([readiness(), get("/v1/cluster")]);
     health.show(ready, cluster);
@@ -142,7 +147,7 @@ export function mount(main, _parameters, shell) {
     stop: () => {
       polling.stop();
       shell.lookers.delete(showLook);
-      shell.feed.listeners.delete(showEvents);
+      shell.feed.listeners.delete(tellEvent);
     },
   };
 }

@@ -53,16 +53,14 @@ export class Table {
 
   setRows(rows) {
     const before = this.shown;
-    this.shown = new Map();
+    this.shown = new Map(rows.map((row) => [this.key(row), before.get(this.key(row)) ?? this.row(row)]));
+    // First, so that nothing that stays has to move: an element that moves loses the focus.
+    for (const [key, { element }] of before) if (!this.shown.has(key)) element.remove();
     rows.forEach((row, at) => {
-      const key = this.key(row);
-      const kept = before.get(key) ?? this.row(row);
-      before.delete(key);
-      this.shown.set(key, kept);
+      const kept = this.shown.get(this.key(row));
       this.update(kept, row);
       if (this.body.children[at] !== kept.element) this.body.insertBefore(kept.element, this.body.children[at] ?? null);
     });
-    for (const { element } of before.values()) element.remove();
     this.empty.hidden = rows.length > 0;
   }
 
