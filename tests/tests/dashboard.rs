@@ -71,7 +71,8 @@ fn an_operator_retires_the_boot_of_a_dead_node() {
     eventually("node 1 misses node 3", Duration::from_secs(30), || {
         let view = tests::cluster::status(node);
         let away = view["nodes"].as_array()?.iter().any(|one| one["reachable"] == false);
-        let led = view["groups"].as_array()?.iter().all(|group| group["leader"].as_u64().is_some_and(|id| id != 3));
+        let led =
+            view["groups"].as_array()?.iter().all(|group| group["leader"].as_u64().is_some_and(|id| id != 3));
         (away && led).then_some(())
     });
     drive("cluster.py", &[&format!("http://{}", node.admin), &token(node)]);

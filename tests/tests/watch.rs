@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tests::{Client, Node, Options, eventually};
@@ -117,8 +117,9 @@ fn slow_operations_are_counted_and_logged() {
     let mut client = Client::connect(node.mqtt, &Options::v5("slow").expiry(60));
     assert_eq!(client.subscribe("slow/#", 1), 1);
     let mut publisher = Client::connect(node.mqtt, &Options::v5("publisher"));
+    let began = Instant::now();
     // An fsync takes a millisecond now and then on every disk.
-    let count = eventually("a commit of a millisecond", Duration::from_secs(60), || {
+    eventually("a commit of a millisecond", Duration::from_secs(60), || {
         for _ in 0..50 {
             assert_eq!(publisher.publish("slow/x", "x", 1, false), 0);
         }
@@ -136,7 +137,8 @@ fn slow_operations_are_counted_and_logged() {
     for field in ["took_ms=", "command=\"", "worker=0", "suppressed="] {
         assert!(commit.contains(field), "{field} is not in {commit}");
     }
-    assert!(lines.len() <= count + 16, "{} lines about {count} operations", lines.len());
+    let seconds = usize::try_from(began.elapsed().as_secs()).expect("few") + 2;
+    assert!(lines.len() <= seconds * 5 * 3, "{} lines in {seconds} s about three kinds", lines.len());
 }
 
 /// Every word that looks like one of our series.
@@ -151,8 +153,7 @@ fn alerts_and_dashboard_speak_of_what_a_node_has() {
     let node = Node::start_with(&["node.workers=1"]);
     let metrics = node.admin_get("/metrics");
     let lines: Vec<&str> = metrics.lines().filter(|line| !line.starts_with('#')).collect();
-    let known: BTreeSet<&str> =
-        lines.iter().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let known: BTreeSet<&str> = lines.iter().filter_map(|line| line.split(['{', ' ']).next()).collect();
     for path in ["prometheus/exactmq.rules.yml", "prometheus/exactmq.test.yml", "grafana/exactmq.json"] {
         let text = std::fs::read_to_string(deploy(path)).expect("there");
         let named = series_in(&text);
@@ -168,7 +169,10 @@ fn alerts_and_dashboard_speak_of_what_a_node_has() {
                     let words = part.split('"').next().unwrap_or_default();
                     for word in words.split('|').filter(|word| !word.contains('$')) {
                         let pair = format!("{label}=\"{word}\"");
-                        assert!(lines.iter().any(|line| line.contains(&pair)), "{path}: no series has {pair}");
+                        assert!(
+                            lines.iter().any(|line| line.contains(&pair)),
+                            "{path}: no series has {pair}"
+                        );
                     }
                 }
             }
@@ -182,7 +186,8 @@ fn promtool(arguments: &[&str], folder: &Path) {
     let program = if beside.is_file() { beside } else { "promtool".into() };
     let output = Command::new(program).args(arguments).current_dir(folder).output();
     let output = output.expect("promtool is installed: tests/setup.sh installs it");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "promtool {arguments:?}: {said}");
 }
 

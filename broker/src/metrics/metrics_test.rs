@@ -109,8 +109,11 @@ fn the_document_of_metrics_has_exactly_the_families() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let family = cells[1].trim_matches('`');
         let expected = labels.get(family).unwrap_or_else(|| panic!("{family} is not there"));
-        let named: std::collections::BTreeSet<&str> =
-            cells[2].split(", ").map(|label| label.trim_matches('`')).filter(|label| !label.is_empty()).collect();
+        let named: std::collections::BTreeSet<&str> = cells[2]
+            .split(", ")
+            .map(|label| label.trim_matches('`'))
+            .filter(|label| !label.is_empty())
+            .collect();
         assert_eq!(&named, expected, "{family}");
         told.push(family);
     }
