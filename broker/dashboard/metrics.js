@@ -90,10 +90,10 @@ export class Looks {
     return this.all.at(-1);
   }
 
-  /** Between the newest look and the one about so long before; null: there is only one. */
-  last(seconds) {
-    const newest = this.newest;
-    const earlier = this.all.slice(0, -1);
+  /** Between a look, the newest or the one at `at`, and the one about so long before; null: there is none before. */
+  last(seconds, at = this.all.length - 1) {
+    const newest = this.all[at];
+    const earlier = this.all.slice(0, at);
     const before = earlier.findLast((look) => newest.at - look.at >= seconds * 1000) ?? earlier[0];
     return before ? new Between(before, newest) : null;
   }

@@ -54,10 +54,11 @@ class Tile {
       this.spark.element);
   }
 
-  show(looks) {
-    const [last, window] = [looks.last(0), looks.last(WINDOW_S)];
-    const values = this.figures.map(([, of]) => of(looks.newest, last, window));
-    values.forEach((value, at) => write(this.values[at], value === null ? NONE : this.figures[at][2](value)));
+  /** Shows a look, the newest or the one at `at`. */
+  show(looks, at) {
+    const [last, window] = [looks.last(0, at), looks.last(WINDOW_S, at)];
+    const values = this.figures.map(([, of]) => of(looks.all.at(at ?? -1), last, window));
+    values.forEach((value, nth) => write(this.values[nth], value === null ? NONE : this.figures[nth][2](value)));
     this.spark.add(values.slice(0, this.drawn));
   }
 }
@@ -135,6 +136,8 @@ export function mount(main, _parameters, shell) {
   };
   shell.lookers.add(showLook);
   shell.feed.listeners.add(tellEvent);
+  // What was looked at while another view was shown.
+  shell.looks.all.slice(0, -1).forEach((_, at) => tiles.forEach((tile) => tile.show(shell.looks, at)));
   showLook();
   recent.append(nothing);
   shell.feed.events.slice(-EVENTS_SHOWN).forEach(tellEvent);
