@@ -68,24 +68,26 @@ export class Table {
     const cells = this.columns.map((column) =>
       el("td", { role: "cell", class: column.number ? "number" : "", data: { label: column.title } }));
     const opens = this.columns[0].href?.(row);
-    return { element: el("tr", { role: "row", class: opens ? "opens" : "" }, cells), cells, said: [] };
+    return { element: el("tr", { role: "row", class: opens ? "opens" : "" }, cells), cells };
   }
 
   update(kept, row) {
     this.columns.forEach((column, at) => {
-      const content = column.cell(row);
-      const href = column.href?.(row);
-      const said = `${href ?? ""} ${content?.outerHTML ?? content}`;
-      if (kept.said[at] === said) return;
-      kept.said[at] = said;
-      kept.cells[at].toggleAttribute("data-none", at > 0 && (content === NONE || content === null || content === undefined));
-      if (href && kept.cells[at].firstChild) {
-        kept.cells[at].firstChild.setAttribute("href", href);
-        kept.cells[at].firstChild.replaceChildren(content);
-      } else {
-        kept.cells[at].replaceChildren(href ? el("a", { class: "name", href }, content) : content ?? NONE);
-      }
+      const content = column.cell(row) ?? NONE;
+      const node = content instanceof Node ? content : document.createTextNode(content);
+      const cell = kept.cells[at];
+      cell.toggleAttribute("data-none", at > 0 && content === NONE);
+      const slot = this.slot(cell, column.href?.(row));
+      if (!slot.firstChild?.isEqualNode(node)) slot.replaceChildren(node);
     });
+  }
+
+  /** Where the content of a cell stands: in its link, which stays the same element, or in the cell itself. */
+  slot(cell, href) {
+    if (!href) return cell;
+    if (!cell.firstChild) cell.append(el("a", { class: "name", href }));
+    if (cell.firstChild.getAttribute("href") !== href) cell.firstChild.setAttribute("href", href);
+    return cell.firstChild;
   }
 
   move(event) {
