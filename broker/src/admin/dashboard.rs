@@ -32,16 +32,16 @@ macro_rules! asset {
 
 /// One file of the dashboard.
 #[derive(Debug)]
-pub struct Asset {
-    pub name: &'static str,
-    pub kind: &'static str,
-    pub text: &'static str,
+struct Asset {
+    name: &'static str,
+    kind: &'static str,
+    text: &'static str,
 }
 
 const PAGE: Asset = asset!("index.html", "text/html; charset=utf-8");
 
 /// What is served under `/assets/`.
-pub static ASSETS: &[Asset] = &[
+static ASSETS: &[Asset] = &[
     asset!("style.css", STYLE),
     asset!("icon.svg", PICTURE),
     asset!("app.js", SCRIPT),

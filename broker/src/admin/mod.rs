@@ -36,7 +36,6 @@ use session::lifecycle::{EndReason, Subject, WillMode};
 
 pub use audit::{Audit, AuditError, AuditPage, AuditRecord};
 pub use cluster::{RemoveAnswer, UnretiredBoot};
-pub use dashboard::ASSETS;
 pub use denied::{DeniedList, DeniedPage, DeniedView, DenyCommand, DenyRequest};
 pub use events::EventHello;
 pub use jobs::{JobDetail, JobFileError, JobList, JobRequest, JobResult, JobState, JobView, Jobs};
