@@ -73,6 +73,7 @@ def every_view():
         browser.axe(f"session, {scheme}, {name}")
         browser.picture(f"session-{scheme}-{name}")
         page.get_by_role("button", name="End session…").click()
+        page.get_by_role("dialog").get_by_role("button", name="End session").hover()
         browser.axe(f"End, {scheme}, {name}")
         browser.picture(f"end-{scheme}-{name}")
         page.context.close()
