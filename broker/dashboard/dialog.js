@@ -12,7 +12,7 @@ export function ask({ title, body, action, tone = "primary", submit, closed }) {
   const cancel = button("Cancel", () => dialog.close(), { class: "quiet" });
   const form = el("form", { on: { submit: go } },
     el("h2", { id }, title), body, result, el("div", { class: "actions" }, cancel, confirm));
-  const dialog = el("dialog", { "aria-labelledby": id, on: { close: left } }, form);
+  const dialog = el("dialog", { "aria-labelledby": id, on: { close: left, click: follow } }, form);
   let done = false;
 
   async function go(event) {
@@ -32,6 +32,11 @@ export function ask({ title, body, action, tone = "primary", submit, closed }) {
       for (const control of body.querySelectorAll("input, select, textarea")) control.disabled = true;
       cancel.focus();
     }
+  }
+
+  // A link leads to what is behind the dialog.
+  function follow(event) {
+    if (event.target.closest("a")) dialog.close();
   }
 
   function left() {

@@ -35,8 +35,8 @@ def end_unproved():
 def nodes():
     """Boots, leases and who is reachable; the boot of the dead node is retired with an attestation, and the result shown."""
     page = browser.page
-    page.keyboard.press("Escape")
-    visit(page, "Nodes")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Nodes", level=1)).to_be_visible()
     card = page.locator('section[data-node="3"]')
     expect(card.get_by_text("not reachable")).to_be_visible()
     expect(page.get_by_text("reachable", exact=True)).to_have_count(2)
