@@ -15,9 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use labels::{
     AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, IsolationOutcome,
-    LeaseLabel, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel, StageLabel,
-    StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
+    LeaseLabel, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel, SlowLabel,
+    StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
 };
+
+use crate::events::Feed;
+use crate::slow::SlowLog;
 
 /// Upper bounds of the histogram buckets, nanoseconds; one more bucket has no bound. The store counts its fsyncs by the same ones.
 pub const BUCKETS_NS: [u64; storage::DURATION_BUCKETS_NS.len()] = storage::DURATION_BUCKETS_NS;
@@ -88,6 +91,9 @@ struct Gauges {
     holds: Counters<{ StandingLabel::COUNT }>,
     leases_lost: AtomicU64,
     keepalive_lag_ns: AtomicU64,
+    slow: Counters<{ SlowLabel::COUNT }>,
+    event_readers: AtomicU64,
+    event_readers_dropped: AtomicU64,
     /// The store measures them itself.
     fsyncs: Histogram,
 }
@@ -179,6 +185,25 @@ impl Metrics {
         for (gauge, value) in values {
             gauge.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// Slow operations, and who watches events, as last sampled.
+    pub fn set_watch(&self, slow: &SlowLog, events: &Feed) {
+        let gauges = &self.gauges;
+        for (cell, count) in gauges.slow.iter().zip(slow.counts()) {
+            cell.store(count, Ordering::Relaxed);
+        }
+        gauges.event_readers.store(events.readers() as u64, Ordering::Relaxed);
+        gauges.event_readers_dropped.store(events.readers_dropped(), Ordering::Relaxed);
+    }
+
+    /// Messages dropped since the start, by reason, over all workers.
+    #[must_use]
+    pub fn drops(&self) -> [u64; DropReason::COUNT] {
+        std::array::from_fn(|reason| {
+            let of = |shard: &Shard| shard.dropped[reason].load(Ordering::Relaxed);
+            self.shards.iter().map(of).fold(0, u64::wrapping_add)
+        })
     }
 
     /// How long the stages of [`StageLabel::ALL`] took since the start, over all workers.

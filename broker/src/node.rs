@@ -52,6 +52,7 @@ use crate::metrics::Metrics;
 use crate::owners::Owners;
 use crate::route::Router;
 use crate::shared::{EndedNews, ForgetLifetimes, Shared};
+use crate::slow::SlowLog;
 use crate::usecase::deadlines::{DeadlineCounters, Deadlines};
 use crate::usecase::disconnect::Disconnects;
 use crate::usecase::isolation::{ClusterIsolation, LocalIsolation};
@@ -196,6 +197,8 @@ impl Node {
             forwarding,
             auth,
             metrics,
+            events: Arc::default(),
+            slow: Arc::new(SlowLog::new(config.log.slow_ms)),
             workers,
             options: Arc::new(worker::Options::from(config)),
             disconnects,

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use session::id::{Key, Owner};
 use session::lease::LeaseStat;
-use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, WillKey, WillStage};
+use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, SessionState, WillKey, WillStage};
 use session::queue::SpaceStat;
 use session::time::Tick;
 use storage::lease::HoldStat;
@@ -17,15 +17,18 @@ use storage::{EventPort, GroupId, StorageError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::admin::end_reason_word;
 use crate::auth::Authority;
 use crate::clock::NodeClock;
 use crate::cluster::{self, PeerCalls};
+use crate::events::{Event, EventKind, Feed};
 use crate::forward::{FollowFuture, Forwarding, StoredRoutes};
-use crate::metrics::Metrics;
+use crate::metrics::{ControlRecorder, Metrics, SlowLabel, TakeoverOutcome};
 use crate::owners::Owners;
 use crate::route::{Router, Subscriber};
+use crate::slow::SlowLog;
 use crate::usecase::authority::{Authority as _, StoreAuthority};
-use crate::usecase::connect::ConnectCase;
+use crate::usecase::connect::{ConnectCase, Takeovers};
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
 use crate::usecase::end::{Call, EndCase, EndError};
 use crate::usecase::isolation::{ClusterIsolation, Timed};
@@ -56,6 +59,9 @@ pub struct Shared {
     pub forwarding: Arc<Forwarding>,
     pub auth: Arc<Authority>,
     pub metrics: Arc<Metrics>,
+    /// What happens, for those who watch.
+    pub events: Arc<Feed>,
+    pub slow: Arc<SlowLog>,
     /// The data plane, from any thread.
     pub workers: Arc<Workers>,
     /// What the configuration says about sessions.
@@ -308,7 +314,7 @@ impl Shared {
             over: self,
             wills: wills.as_ref().map(|wills| wills as &dyn EarlierWills),
             lease_ms: self.lease_ms,
-            recorder: Some(&recorder),
+            takeovers: Some(&WatchedTakeovers { shared: self, input, recorder: &recorder }),
         };
         case.run(input, recheck).await
     }
@@ -325,11 +331,18 @@ impl Shared {
         if row.durable {
             self.lifetime_over(&row.owner.key, row.lifetime);
         }
+        self.tell_end(input, &row);
         if input.release {
             let reclaimer = self.reclaimer.get().and_then(Weak::upgrade).ok_or(EndError::Unavailable)?;
             reclaimer.release(&input.owner.key).await.map_err(|_| EndError::Unavailable)?;
         }
         Ok(row)
+    }
+
+    fn tell_end(&self, input: &EndInput, row: &SessionRow) {
+        let SessionState::Ended { reason } = row.state else { return };
+        let event = Event::of(EventKind::End, &input.owner.key, row.uid.as_ref()).node(input.owner.node_id);
+        self.events.push(event.detail(end_reason_word(reason)));
     }
 
     /// The node of the owner does it, if it is another one and can.
@@ -397,5 +410,28 @@ impl Shared {
         }
         self.owners.notice(owner, notice);
         self.disconnects.claim(owner)
+    }
+}
+
+/// Counts the takeover that a CONNECT is, tells those who watch, and logs it when it was slow.
+#[derive(Debug)]
+struct WatchedTakeovers<'a> {
+    shared: &'a Shared,
+    input: &'a ConnectInput,
+    recorder: &'a ControlRecorder,
+}
+
+impl Takeovers for WatchedTakeovers<'_> {
+    fn took(&self, met: &Owner, outcome: TakeoverOutcome, elapsed_ns: u64) {
+        self.recorder.takeover(outcome, elapsed_ns);
+        let key = &self.input.key;
+        let event = Event::of(EventKind::Takeover, key, self.input.uid.as_ref()).node(met.node_id);
+        self.shared.events.push(event.detail(outcome.word()).took_ns(elapsed_ns));
+        if let Some(line) = self.shared.slow.look(SlowLabel::Takeover, elapsed_ns) {
+            tracing::warn!(
+                operation = SlowLabel::Takeover.word(), took_ms = line.took_ms, outcome = outcome.word(),
+                client_id = ?key.client_id, from_node = met.node_id, suppressed = line.suppressed, "slow operation"
+            );
+        }
     }
 }

@@ -6,16 +6,18 @@
 mod audit;
 mod backup;
 mod cluster;
+mod dashboard;
 mod denied;
+mod events;
 mod jobs;
 mod listener;
 mod model;
 mod openapi;
-mod page;
 mod problem;
 mod queues;
 mod retire;
 mod sessions;
+mod slow;
 mod start;
 pub(crate) mod table;
 mod token;
@@ -36,6 +38,7 @@ use session::lifecycle::{EndReason, Subject, WillMode};
 pub use audit::{Audit, AuditError, AuditPage, AuditRecord};
 pub use cluster::{RemoveAnswer, UnretiredBoot};
 pub use denied::{DeniedList, DeniedPage, DeniedView, DenyCommand, DenyRequest};
+pub use events::EventHello;
 pub use jobs::{JobDetail, JobFileError, JobList, JobRequest, JobResult, JobState, JobView, Jobs};
 pub use listener::serve;
 pub(crate) use model::reason_word as end_reason_word;
@@ -55,7 +58,9 @@ pub use table::{Best, Order, Position, Value, Word};
 pub use token::{AdminToken, TokenError};
 
 use crate::cluster::Member;
+use crate::events::Feed;
 use crate::metrics::Metrics;
+use crate::slow::SlowLog;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired};
 
 /// Bytes of the largest request body.
@@ -97,6 +102,18 @@ pub trait AdminPort: Send + Sync + 'static {
     /// The node in its cluster; `None`: there is nothing to say.
     fn cluster(&self) -> Option<Arc<Member>> {
         None
+    }
+    /// What happens on this node, for those who watch.
+    fn events(&self) -> Arc<Feed> {
+        Arc::default()
+    }
+    /// Where slow calls are counted.
+    fn slow(&self) -> Arc<SlowLog> {
+        Arc::default()
+    }
+    /// The node that answers, and its boot.
+    fn boot(&self) -> (u64, Arc<str>) {
+        (1, Arc::from("boot"))
     }
     /// What must be true for this node to serve clients.
     fn checks(&self) -> PortFuture<'_, Vec<Check>>;
@@ -211,6 +228,8 @@ pub struct AdminState {
     pub jobs: Arc<Jobs>,
     pub retirements: Arc<Retirements>,
     pub metrics: Arc<Metrics>,
+    pub events: Arc<Feed>,
+    pub slow: Arc<SlowLog>,
     /// `/metrics` asks for the token too.
     pub metrics_token: bool,
 }
@@ -218,7 +237,8 @@ pub struct AdminState {
 /// Every route: path, methods, whether the token is needed.
 fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bool)> {
     vec![
-        ("/", get(page::page), false),
+        ("/", get(dashboard::page), false),
+        ("/assets/{name}", get(dashboard::asset), false),
         ("/openapi.json", get(openapi::openapi), false),
         ("/health/live", get(live), false),
         ("/health/ready", get(ready), false),
@@ -238,6 +258,7 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/cluster/join", post(cluster::join), true),
         ("/v1/cluster/remove", post(cluster::remove), true),
         ("/v1/backup", post(backup::backup), true),
+        ("/v1/events", get(events::watch), true),
         ("/v1/audit", get(sessions::audit_page), true),
     ]
 }
@@ -257,6 +278,7 @@ pub fn router(state: AdminState) -> Router {
     open.merge(guarded)
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
+        .layer(from_fn_with_state(Arc::clone(&state.slow), slow::look))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn(problem::no_large_bodies))
         .layer(from_fn(problem::no_plain_errors))

@@ -2,6 +2,7 @@
 //! A test holds it against the routes, and the types against its schemas.
 
 mod queue;
+mod watch;
 
 use axum::Json;
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ pub(super) fn document() -> Value {
 
 fn all_paths() -> Value {
     let mut all = paths();
-    for more in [backup_paths(), cluster_paths(), node_paths(), job_paths(), denied_paths(), queue::paths()] {
+    for more in [backup_paths(), cluster_paths(), node_paths(), job_paths(), denied_paths(), queue::paths(), watch::paths()] {
         if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
             all.extend(more);
         }
@@ -208,7 +209,7 @@ fn denied_paths() -> Value {
 }
 
 fn paths() -> Value {
-    let html = json!({ "200": { "description": "What answers here", "content": { "text/html": {} } } });
+    let html = json!({ "200": { "description": "HTML", "content": { "text/html": {} } } });
     let text =
         json!({ "200": { "description": "Prometheus text format 0.0.4", "content": { "text/plain": {} } } });
     let limit = parameter(
@@ -225,7 +226,12 @@ fn paths() -> Value {
     let state = parameter("state", "query", json!({ "enum": ["active", "offline", "ended"] }));
     let node = parameter("node", "query", json!({ "type": "integer", "minimum": 1 }));
     json!({
-        "/": { "get": open("What answers here", html) },
+        "/": { "get": open("The dashboard", html) },
+        "/assets/{name}": { "get": open("A part of the dashboard", json!({
+            "200": { "description": "Script, style or picture", "content": { "text/javascript": {}, "text/css": {}, "image/svg+xml": {} } },
+            "304": { "description": "As it was with this ETag" },
+            "404": { "description": "no_route", "content": { "application/problem+json": { "schema": reference("Problem") } } },
+        })) },
         "/openapi.json": { "get": open("This document", answers("OpenAPI 3.1", json!({ "type": "object" }), &[])) },
         "/health/live": { "get": open("The process runs", answers("It does", json!({ "type": "object" }), &[])) },
         "/health/ready": { "get": open(
@@ -345,7 +351,12 @@ fn list(name: &str) -> Value {
 
 fn schemas() -> Value {
     let mut schemas = session_schemas();
-    let others = node_schemas().into_iter().chain(end_schemas()).chain(job_schemas()).chain(queue::schemas());
+    let others = node_schemas()
+        .into_iter()
+        .chain(end_schemas())
+        .chain(job_schemas())
+        .chain(queue::schemas())
+        .chain(watch::schemas());
     schemas.extend(others);
     schemas
         .into_iter()

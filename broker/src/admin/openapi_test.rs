@@ -64,6 +64,8 @@ fn the_document_has_exactly_the_routes() {
         jobs: Arc::new(Jobs::open(directory.path()).expect("made")),
         retirements: Arc::default(),
         metrics: Metrics::new(1, 1),
+        events: Arc::default(),
+        slow: Arc::default(),
         metrics_token: false,
     };
     let served: BTreeSet<&str> = routes(&state).into_iter().map(|(path, ..)| path).collect();
@@ -269,6 +271,12 @@ fn the_schemas_of_jobs_and_denials_have_exactly_the_fields_that_are_written() {
     check_fields("Denied", &denied);
     check_fields("DeniedList", &DeniedList { denied: Vec::new(), cursor: None });
     check_fields("DenyRequest", &deny);
+}
+
+#[test]
+fn the_schemas_of_events_have_exactly_the_fields_that_are_written() {
+    check_fields("Event", &crate::events::Event::new(crate::events::EventKind::Connect));
+    check_fields("EventHello", &EventHello { node_id: 1, boot_id: "b".into(), missed: None });
 }
 
 /// A row of which only what is asked for is known.

@@ -126,7 +126,7 @@ pub(super) async fn no_plain_errors(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let status = response.status();
     let is_ours = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == CONTENT);
-    if status.is_success() || is_ours {
+    if !(status.is_client_error() || status.is_server_error()) || is_ours {
         return response;
     }
     let headers = response.headers().clone();

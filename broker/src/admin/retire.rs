@@ -24,6 +24,7 @@ use super::audit::{self, AuditRecord};
 use super::listener::Peer;
 use super::model::object;
 use super::{AdminState, Problem};
+use crate::events::{Event, EventKind};
 use crate::usecase::retire::{GroupRetired, RetireBy, RetireError, RetireOrder, RetireProgress, Retired};
 
 /// A call is answered by then; a connection on which nothing happens for longer is closed.
@@ -268,6 +269,12 @@ async fn retire_and_record(
         Ok(_) => "retired",
         Err(problem) => problem.code(),
     };
+    if let Ok(answer) = &outcome
+        && !answer.unchanged
+    {
+        let event = Event::new(EventKind::Retired).node(boot.node_id);
+        state.events.push(event.detail(answer.retired_by.as_str()));
+    }
     let record = AuditRecord {
         reason,
         result: word.to_owned(),

@@ -16,6 +16,7 @@ use super::listener::serve;
 use super::token::{AdminToken, TokenError};
 use super::{AdminPort, AdminState};
 use crate::config::Config;
+use crate::events::Feed;
 use crate::metrics::Metrics;
 
 /// File in the data directory that holds the URL of the running admin API.
@@ -41,6 +42,7 @@ pub enum StartError {
 pub struct Running {
     /// With the port that was really taken.
     pub address: SocketAddr,
+    events: Arc<Feed>,
     stop: watch::Sender<bool>,
     task: JoinHandle<io::Result<()>>,
 }
@@ -48,6 +50,8 @@ pub struct Running {
 impl Running {
     /// Takes no more calls and waits for those under way; bound the wait from outside.
     pub async fn stop(self) {
+        // Those who watch would never end by themselves.
+        self.events.close();
         // The receiver is gone when the server ended by itself: then there is nothing to stop.
         let _ = self.stop.send(true);
         match self.task.await {
@@ -87,13 +91,16 @@ pub async fn start(
     let listener = TcpListener::bind(wanted).await.map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     write_address(data_dir, address)?;
+    let events = port.events();
     let state = AdminState {
+        slow: port.slow(),
         port,
         token: Arc::new(token),
         audit: Arc::new(audit),
         jobs: Arc::new(Jobs::open(data_dir)?),
         retirements: Arc::default(),
         metrics,
+        events: Arc::clone(&events),
         metrics_token: config.admin.metrics_token,
     };
     let (stop, mut stopped) = watch::channel(false);
@@ -103,7 +110,7 @@ pub async fn start(
     }));
     // Nobody may be reading.
     let _ = writeln!(io::stdout().lock(), "listening admin http {address}");
-    Ok(Some(Running { address, stop, task }))
+    Ok(Some(Running { address, events, stop, task }))
 }
 
 /// Written beside and renamed, so that readers see the whole or the old one.

@@ -331,6 +331,8 @@ choice! {
 pub struct Log {
     pub level: LogLevel,
     pub format: LogFormat,
+    /// What takes at least so long is slow; 0: nothing is.
+    pub slow_ms: u64,
 }
 
 impl Default for Config {
@@ -404,7 +406,7 @@ impl Default for Config {
                 metrics_token: false,
                 audit_bytes_max: 64 << 20,
             },
-            log: Log { level: LogLevel::Info, format: LogFormat::Text },
+            log: Log { level: LogLevel::Info, format: LogFormat::Text, slow_ms: 1_000 },
         }
     }
 }

@@ -148,6 +148,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
     key!(Restart, admin.audit_bytes_max in 65_536..=1_099_511_627_776, "Bytes of audit.jsonl before it becomes audit.1.jsonl, replacing the one before."),
     key!(Live, log.level: super::LogLevel, "How much is logged."),
     key!(Restart, log.format: super::LogFormat, "One line of text or one JSON object an event."),
+    key!(Live, log.slow_ms in 0..=600_000, "Commits, takeovers and calls of the admin API that take at least so many milliseconds are logged, a few a second, and counted; 0: none."),
 ];
 
 /// Every key of a `[listener.NAME]`.

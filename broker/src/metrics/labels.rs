@@ -138,6 +138,9 @@ labels! {
         Settle = "settle",
     }
 
+    /// What `log.slow_ms` is about.
+    SlowLabel { Commit = "commit", Takeover = "takeover", Admin = "admin" }
+
     SessionLabel { Active = "active", Offline = "offline", Ended = "ended" }
 
     RaftState { Leader = "leader", Follower = "follower", Candidate = "candidate", Learner = "learner", Down = "down" }

@@ -80,6 +80,47 @@ fn the_page_has_a_type_for_every_family_and_no_family_twice() {
     }
 }
 
+/// docs/metrics.md says what each family is, with its labels and every value of a closed one; and of nothing else.
+#[test]
+fn the_document_of_metrics_has_exactly_the_families() {
+    let document = include_str!("../../../docs/metrics.md");
+    let page = Metrics::new(1, 1).render();
+    let mut labels: BTreeMap<&str, std::collections::BTreeSet<&str>> = BTreeMap::new();
+    for family in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        labels.insert(family, std::collections::BTreeSet::new());
+    }
+    for name in series(&page).keys() {
+        let (name, rest) = name.split_once('{').unwrap_or((name, "}"));
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+        let of = labels.get_mut(base.filter(|_| page.contains("histogram")).unwrap_or(name));
+        let Some(of) = of else { continue };
+        for (label, value) in rest.trim_end_matches('}').split(',').filter_map(|pair| pair.split_once('=')) {
+            if label == "le" {
+                continue;
+            }
+            of.insert(label);
+            let value = value.trim_matches('"');
+            let open = ["worker", "group"].contains(&label);
+            assert!(open || document.contains(&format!("`{value}`")), "{name}: {label} {value} is not told");
+        }
+    }
+    let mut told = Vec::new();
+    for line in document.lines().filter(|line| line.starts_with("| `exactmq_")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let family = cells[1].trim_matches('`');
+        let expected = labels.get(family).unwrap_or_else(|| panic!("{family} is not there"));
+        let named: std::collections::BTreeSet<&str> = cells[2]
+            .split(", ")
+            .map(|label| label.trim_matches('`'))
+            .filter(|label| !label.is_empty())
+            .collect();
+        assert_eq!(&named, expected, "{family}");
+        told.push(family);
+    }
+    told.sort_unstable();
+    assert_eq!(told, labels.keys().copied().collect::<Vec<_>>());
+}
+
 #[test]
 fn counts_of_all_threads_add_up() {
     let metrics = Metrics::new(2, 1);

@@ -7,7 +7,8 @@ use super::labels::Label;
 use super::{
     AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
     IsolationOutcome, LeaseLabel, Metrics, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState,
-    SessionLabel, Shard, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
+    SessionLabel, Shard, SlowLabel, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent,
+    WillState,
 };
 
 const BYTES_EXPECTED: usize = 32 << 10;
@@ -20,6 +21,7 @@ pub(super) fn render(metrics: &Metrics) -> String {
     page.store();
     page.queues();
     page.workers();
+    page.watch();
     page.text
 }
 
@@ -230,6 +232,20 @@ impl Page<'_> {
             let depth = shard.mailbox_depth.load(Ordering::Relaxed);
             self.line(format_args!("exactmq_worker_mailbox_depth{{worker=\"{index}\"}} {depth}"));
         }
+    }
+
+    fn watch(&mut self) {
+        let gauges = &self.metrics.gauges;
+        self.head("exactmq_slow_operations_total", "Operations that took at least log.slow_ms.", "counter");
+        for (cell, word) in gauges.slow.iter().zip(SlowLabel::words()) {
+            let value = cell.load(Ordering::Relaxed);
+            self.line(format_args!("exactmq_slow_operations_total{{operation=\"{word}\"}} {value}"));
+        }
+        self.single_gauges(&[("exactmq_event_readers", "Readers of /v1/events.", &gauges.event_readers)]);
+        let name = "exactmq_event_readers_dropped_total";
+        self.head(name, "Readers of /v1/events that were too slow.", "counter");
+        let dropped = gauges.event_readers_dropped.load(Ordering::Relaxed);
+        self.line(format_args!("{name} {dropped}"));
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {

@@ -18,8 +18,10 @@ use crate::admin::{
 };
 use crate::cluster::Member;
 use crate::cluster::member::REMOVED;
+use crate::events::Feed;
 use crate::metrics::{ControlRecorder, EndOutcome};
 use crate::shared::Shared;
+use crate::slow::SlowLog;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired, Retirer};
 use crate::usecase::{self, EndInput};
 
@@ -120,6 +122,18 @@ impl AdminPort for Operator {
 
     fn cluster(&self) -> Option<Arc<Member>> {
         Some(self.member.clone())
+    }
+
+    fn events(&self) -> Arc<Feed> {
+        self.shared.events.clone()
+    }
+
+    fn slow(&self) -> Arc<SlowLog> {
+        self.shared.slow.clone()
+    }
+
+    fn boot(&self) -> (u64, Arc<str>) {
+        (self.shared.boot.node_id, self.shared.boot.boot_id.clone())
     }
 
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {

@@ -191,6 +191,7 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
     for error in node.reload_tls(&merged) {
         tracing::error!(%error, "its certificate and key are not reloaded; the running ones stay");
     }
+    node.shared().slow.set(merged.log.slow_ms);
     let mut changed = difference.changed;
     for (is_changed, key) in [(files.passwords, "auth.password_file"), (files.rules, "acl.file")] {
         if is_changed {

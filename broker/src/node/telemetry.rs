@@ -1,13 +1,15 @@
 //! Gauges that are sampled rather than counted: owners, rows, queues, subscriptions (owner spec §13); and the log of where the time of
 //! queued messages goes, which `broker/MONITOR.md` tells how to read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use storage::Role;
+use storage::{GroupStatus, Role};
 
-use crate::metrics::{Metrics, RaftState, StageLabel, SweepEvent, WillEvent};
+use crate::events::{Event, EventKind};
+use crate::metrics::{DropReason, Metrics, RaftState, StageLabel, SweepEvent, WillEvent};
 use crate::shared::Shared;
 use crate::usecase::deadlines::Deadlines;
 
@@ -29,19 +31,66 @@ struct Taken {
 pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines>) {
     let metrics = &shared.metrics;
     let mut taken = Taken::default();
+    let mut seen = Seen::default();
     loop {
         metrics.set_owners(&shared.owners.snapshot());
         metrics.set_store(&shared.stored());
         metrics.set_queues(&shared.queued());
         metrics.set_fsyncs(&shared.store.fsync_times());
         metrics.set_subscriptions(shared.router.len() as u64);
-        for status in shared.store.status() {
+        metrics.set_watch(&shared.slow, &shared.events);
+        let groups = shared.store.status();
+        seen.tell(&shared, &groups);
+        for status in groups {
             let group = usize::from(status.group.0);
             metrics.set_raft_state(group, raft_state(status.role));
             metrics.set_raft_log_index(group, status.last_index);
         }
         taken = count(&shared, &deadlines, metrics, taken);
         tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Drops that mean that something does not keep up.
+const OVERLOADED: [DropReason; 4] =
+    [DropReason::OutboxFull, DropReason::MailboxFull, DropReason::ForwardQueueFull, DropReason::InboxQuota];
+
+/// What those who watch were told last.
+#[derive(Debug, Default)]
+struct Seen {
+    reachable: BTreeSet<u64>,
+    leaders: BTreeMap<u16, Option<u64>>,
+    drops: [u64; DropReason::COUNT],
+}
+
+impl Seen {
+    /// Tells what changed since the look before.
+    fn tell(&mut self, shared: &Shared, groups: &[GroupStatus]) {
+        let events = &shared.events;
+        events.turn();
+        let reachable: BTreeSet<u64> = shared.peers.reachable().into_iter().collect();
+        for node_id in reachable.difference(&self.reachable) {
+            events.push(Event::new(EventKind::NodeUp).node(*node_id));
+        }
+        for node_id in self.reachable.difference(&reachable) {
+            events.push(Event::new(EventKind::NodeDown).node(*node_id));
+        }
+        self.reachable = reachable;
+        for group in groups {
+            let (id, leader) = (group.group.0, group.leader);
+            if self.leaders.insert(id, leader) != Some(leader) {
+                events.push(Event::new(EventKind::Leader).node(leader).detail(id.to_string()));
+            }
+        }
+        let drops = shared.metrics.drops();
+        for reason in OVERLOADED {
+            let more = drops[reason as usize].wrapping_sub(self.drops[reason as usize]);
+            if more > 0 {
+                let event = Event { count: Some(more), ..Event::new(EventKind::Overload) };
+                events.push(event.detail(reason.word()));
+            }
+        }
+        self.drops = drops;
     }
 }
 

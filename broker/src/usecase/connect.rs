@@ -51,8 +51,20 @@ pub struct ConnectCase<'a, A, I> {
     pub wills: Option<&'a dyn EarlierWills>,
     /// `owner.lease` in milliseconds.
     pub lease_ms: u64,
-    /// Counts takeovers; `None`: nobody does.
-    pub recorder: Option<&'a ControlRecorder>,
+    /// Is told of takeovers; `None`: nobody is.
+    pub takeovers: Option<&'a dyn Takeovers>,
+}
+
+/// Who counts, logs and tells takeovers.
+pub trait Takeovers: std::fmt::Debug + Sync {
+    /// A CONNECT met the active owner `met`, and was answered so after `elapsed_ns`.
+    fn took(&self, met: &Owner, outcome: TakeoverOutcome, elapsed_ns: u64);
+}
+
+impl Takeovers for ControlRecorder {
+    fn took(&self, _met: &Owner, outcome: TakeoverOutcome, elapsed_ns: u64) {
+        self.takeover(outcome, elapsed_ns);
+    }
 }
 
 /// Why one attempt failed.
@@ -131,11 +143,11 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         recheck: &impl Fn() -> bool,
     ) -> Result<Connected, ConnectError> {
         let began = self.clock.tick();
-        let mut met_active = false;
-        let outcome = self.in_turn(input, recheck, &mut met_active).await;
-        if let (Some(recorder), true) = (self.recorder, met_active) {
+        let mut met = None;
+        let outcome = self.in_turn(input, recheck, &mut met).await;
+        if let (Some(takeovers), Some(met)) = (self.takeovers, met) {
             let elapsed_ns = self.clock.tick().0.saturating_sub(began.0);
-            recorder.takeover(takeover_outcome(outcome.as_ref().err()), elapsed_ns);
+            takeovers.took(&met, takeover_outcome(outcome.as_ref().err()), elapsed_ns);
         }
         outcome
     }
@@ -144,11 +156,11 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         &self,
         input: &ConnectInput,
         recheck: &impl Fn() -> bool,
-        met_active: &mut bool,
+        met: &mut Option<Owner>,
     ) -> Result<Connected, ConnectError> {
         let _turn = self.turn(input).await?;
         for _ in 0..PROPOSALS_MAX {
-            match self.attempt(input, recheck, met_active).await {
+            match self.attempt(input, recheck, met).await {
                 Ok(connected) => return Ok(connected),
                 Err(Failed::Refused(error)) => return Err(error),
                 Err(Failed::Raced) => {}
@@ -181,11 +193,13 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         &self,
         input: &ConnectInput,
         recheck: &impl Fn() -> bool,
-        met_active: &mut bool,
+        met: &mut Option<Owner>,
     ) -> Result<Connected, Failed> {
         self.check_deadline(input)?;
         let read = self.first_read(input).await?;
-        *met_active |= read.row.as_ref().is_some_and(|row| row.state == SessionState::Active);
+        if let Some(row) = read.row.as_ref().filter(|row| row.state == SessionState::Active) {
+            *met = Some(row.owner.clone());
+        }
         let Isolated { row: previous, claim, sent } = match read.row {
             None => Isolated::default(),
             Some(row) => self.isolate(input, row).await?,

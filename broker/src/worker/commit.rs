@@ -17,7 +17,7 @@ use super::mail::Source;
 use super::share::{SharedMessage, is_missing};
 use super::subscribe::{SubscribeTicket, UnsubscribeTicket};
 use crate::forward::Waiter;
-use crate::metrics::{DropReason, StageLabel};
+use crate::metrics::{DropReason, SlowLabel, StageLabel};
 
 /// What goes on when a command is committed.
 #[derive(Debug)]
@@ -62,6 +62,27 @@ pub(super) enum Op {
     Routed,
     /// A command was lost; by now it has taken effect, or never will.
     Decided,
+}
+
+impl Op {
+    /// For the log.
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Prepared { .. } => "prepare",
+            Self::Appended { .. } => "append",
+            Self::Ascertained { .. } => "ascertain",
+            Self::Forwarded { .. } => "forward",
+            Self::Released { .. } => "release",
+            Self::Acked { .. } => "acknowledge",
+            Self::Subscribed(_) => "subscribe",
+            Self::Announced(_) => "announce",
+            Self::Unsubscribed(_) => "unsubscribe",
+            Self::Withdrawn(_) => "withdraw",
+            Self::Fed => "feed",
+            Self::Routed => "routed",
+            Self::Decided => "decide",
+        }
+    }
 }
 
 /// A command under way.
@@ -175,6 +196,7 @@ impl Worker {
             {
                 let took_ns = self.now.get().0.saturating_sub(proposed.0);
                 recorder.commit(took_ns);
+                self.look_slow(group, &op, took_ns);
                 match op {
                     Op::Appended { .. } => recorder.stage(StageLabel::Append, took_ns),
                     Op::Acked { .. } => recorder.stage(StageLabel::Settle, took_ns),
@@ -191,6 +213,20 @@ impl Worker {
             if waiting.len() == 1 {
                 post.link.push_event(Event::Wake);
             }
+        }
+    }
+
+    fn look_slow(&self, group: Option<GroupId>, op: &Op, took_ns: u64) {
+        if let Some(line) = self.shared.slow.look(SlowLabel::Commit, took_ns) {
+            tracing::warn!(
+                operation = SlowLabel::Commit.word(),
+                took_ms = line.took_ms,
+                command = op.word(),
+                group = group.map(|group| group.0),
+                worker = self.id,
+                suppressed = line.suppressed,
+                "slow operation"
+            );
         }
     }
 

@@ -21,6 +21,7 @@ use super::client::{Durable, Event, Post, Scopes, Session};
 use super::inbox::Inbox;
 use super::publishes::Publishes;
 use crate::auth::{Credentials, Denied, Proof};
+use crate::events::{Event as Told, EventKind};
 use crate::metrics::{ConnectOutcome, ProtocolLabel};
 use crate::usecase::{ConnectError, ConnectInput, Connected};
 
@@ -44,6 +45,7 @@ impl Worker {
         request: ConnectRequest,
     ) -> Result<Accepted<Session>, Refused> {
         let outcome = self.try_connect(link, &request).await;
+        self.tell_connect(&request, &outcome);
         if let Some(recorder) = &self.recorder {
             recorder.connect(match &outcome {
                 Ok(accepted) if accepted.session_present => ConnectOutcome::Resumed,
@@ -52,6 +54,29 @@ impl Worker {
             });
         }
         outcome.map_err(|(refused, _)| refused)
+    }
+
+    /// Tells those who watch how a CONNECT was answered.
+    fn tell_connect(&self, request: &ConnectRequest, outcome: &Result<Accepted<Session>, Rejection>) {
+        let event = match outcome {
+            Ok(accepted) => {
+                let subscriber = &accepted.session.subscriber;
+                let word =
+                    if accepted.session_present { ConnectOutcome::Resumed } else { ConnectOutcome::New };
+                let event = Told::of(EventKind::Connect, &subscriber.key, subscriber.user.as_ref());
+                event.node(self.shared.boot.node_id).detail(word.word())
+            }
+            Err((_, outcome)) => {
+                let packet = request.packet();
+                let named = check_identity(packet.client_id, limits::CLIENT_ID_BYTES_MAX).is_ok();
+                Told {
+                    namespace: Some(self.options.listener(&request.peer.listener).0),
+                    client_id: named.then(|| packet.client_id.into()),
+                    ..Told::new(EventKind::Refused).node(self.shared.boot.node_id).detail(outcome.word())
+                }
+            }
+        };
+        self.shared.events.push(event);
     }
 
     async fn try_connect(

@@ -15,6 +15,7 @@ use super::client::{Event, Session};
 use super::fanout::Fanout;
 use super::inbox::{cancel, is_expired, remaining_sec};
 use super::mail::{Arrival, Mail, Parcel, token_link};
+use crate::events::{Event as Told, EventKind};
 use crate::metrics::{CloseReason, DropReason};
 use crate::route::{Foreign, Outgoing, PartyId, Shape, Tried, select_foreign, select_local, select_own};
 use crate::usecase::DisconnectInput;
@@ -230,6 +231,9 @@ impl Service for Worker {
                 Ended::Unanswered { .. } => CloseReason::Unanswered,
             };
             recorder.connection_closed(session.protocol, reason);
+            let subscriber = &session.subscriber;
+            let event = Told::of(EventKind::Disconnect, &subscriber.key, subscriber.user.as_ref());
+            self.shared.events.push(event.node(self.shared.boot.node_id).detail(reason.word()));
         }
         let ago_ms = self.now.get().ms_since(at);
         let observed_at = session::time::Millis(self.now_ms.get().0.saturating_sub(ago_ms));

@@ -211,7 +211,7 @@ impl Bench {
             over: &*self.over,
             wills: None,
             lease_ms: LEASE_MS,
-            recorder: Some(&recorder),
+            takeovers: Some(&recorder),
         };
         let Connected { entry, row, session_present, guard } = case.run(input, recheck).await?;
         self.sockets.guards.lock().unwrap().insert(input.link, guard);

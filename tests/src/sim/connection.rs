@@ -605,7 +605,7 @@ impl Node {
             over: &Forgotten,
             wills: None,
             lease_ms: LEASE_MS,
-            recorder: None,
+            takeovers: None,
         };
         case.run(&input, &|| true).await
     }
