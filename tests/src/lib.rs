@@ -9,6 +9,7 @@ pub mod load;
 pub mod model;
 pub mod node;
 pub mod sim;
+pub mod users;
 pub mod wait;
 pub mod wire;
 

@@ -13,6 +13,7 @@ mod openapi;
 mod page;
 mod problem;
 mod queues;
+mod reload;
 mod retire;
 mod sessions;
 mod start;
@@ -48,6 +49,7 @@ pub use queues::{
     ChannelsView, LeaseWord, MemberColumn, MemberId, MemberPage, MemberQuery, MemberView, MembersView,
     QueuePage, RoleWord, StandingWord, StatusWord, member_text, session_text,
 };
+pub use reload::{ReloadDone, ReloadError};
 pub use retire::{RetireAnswer, RetireGroup, RetireRequest, RetireWaiting, Retirements, check_attestation};
 pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use table::{Best, Order, Position, Value, Word};
@@ -92,6 +94,10 @@ pub trait AdminPort: Send + Sync + 'static {
     /// The node in its cluster; `None`: there is nothing to say.
     fn cluster(&self) -> Option<Arc<Member>> {
         None
+    }
+    /// Reads the configuration and the files of users and rules again.
+    fn reload(&self) -> PortFuture<'_, Result<ReloadDone, ReloadError>> {
+        Box::pin(async { Err(ReloadError::Unavailable("nothing here takes a reload".to_owned())) })
     }
     /// What must be true for this node to serve clients.
     fn checks(&self) -> PortFuture<'_, Vec<Check>>;
@@ -229,6 +235,7 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/cluster/init", post(cluster::init), true),
         ("/v1/cluster/join", post(cluster::join), true),
         ("/v1/cluster/remove", post(cluster::remove), true),
+        ("/v1/reload", post(reload::reload), true),
         ("/v1/audit", get(sessions::audit_page), true),
     ]
 }
