@@ -17,7 +17,7 @@ use storage::{EventPort, GroupId, StorageError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::auth::Authority;
+use crate::auth::{Authority, ClientRules};
 use crate::clock::NodeClock;
 use crate::cluster::{self, PeerCalls};
 use crate::forward::{FollowFuture, Forwarding, StoredRoutes};
@@ -266,10 +266,11 @@ impl Shared {
     pub fn open_subscriber(
         &self,
         key: &Key,
-        user: Option<&Arc<str>>,
+        (user, rules): (Option<&Arc<str>>, Option<Arc<ClientRules>>),
         inbox: Option<(GroupId, u64)>,
     ) -> (Arc<Subscriber>, Vec<u16>) {
         let subscriber = self.router.open(key, user, inbox);
+        self.router.set_brought(&subscriber, rules);
         let Some((group, lifetime)) = inbox else { return (subscriber, Vec::new()) };
         // After the opening: an end that is not seen here is told to the routing later.
         let (lives, received) =

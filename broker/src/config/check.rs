@@ -31,7 +31,7 @@ pub(super) fn check(
         if is_reachable(&listener.address) && !is_guarded(config, listener) {
             let message = format!(
                 "listener.{name}.address {} is reachable from outside and nothing authenticates its clients; set \
-                 auth.password_file, or tls_client_auth = \"required\", or write auth.anonymous = true if everyone may come in",
+                 auth.password_file or another authenticator, or tls_client_auth = \"required\", or write auth.anonymous = true if everyone may come in",
                 listener.address
             );
             problem("address", message);
@@ -52,8 +52,8 @@ pub(super) fn check(
         let message = "isolation.fence_auto is true, but isolation.fence_agent says not what to run";
         problems.push(Problem { origin: origin("isolation.fence_auto"), message: message.to_owned() });
     }
-    if config.auth.password_file.is_none() && config.acl.file.is_some() && !certificates(config) {
-        let message = "without auth.password_file or client certificates every client is anonymous: the user \
+    if !config.auth.is_configured() && config.acl.file.is_some() && !certificates(config) {
+        let message = "without an authenticator or client certificates every client is anonymous: the user \
                        sections of acl.file match nobody";
         warnings.push(Problem { origin: origin("acl.file"), message: message.to_owned() });
     }
@@ -190,7 +190,7 @@ fn is_reachable(address: &SocketAddr) -> bool {
 /// Whether someone decided who may come in here.
 fn is_guarded(config: &Config, listener: &Listener) -> bool {
     config.auth.anonymous == Some(true)
-        || config.auth.password_file.is_some()
+        || config.auth.is_configured()
         || listener.protocol.is_secure() && listener.tls_client_auth == ClientAuth::Required
 }
 

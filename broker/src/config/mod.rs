@@ -274,6 +274,53 @@ pub struct Auth {
     pub cache_entries_max: usize,
     pub hash_threads: u16,
     pub hash_queue_max: usize,
+    /// The key of HS256.
+    pub jwt_secret_file: Option<PathBuf>,
+    /// Keys of RS256 and ES256, in PEM.
+    pub jwt_public_key_file: Option<PathBuf>,
+    /// Keys of all kinds, as a JSON Web Key Set.
+    pub jwt_jwks_file: Option<PathBuf>,
+    pub jwt_issuer: Option<Arc<str>>,
+    pub jwt_audience: Option<Arc<str>>,
+    pub jwt_user_claim: Arc<str>,
+    pub jwt_leeway_s: u32,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            anonymous: None,
+            password_file: None,
+            certificate_user: true,
+            cache_s: 300,
+            cache_entries_max: 10_000,
+            hash_threads: 2,
+            hash_queue_max: 4_096,
+            jwt_secret_file: None,
+            jwt_public_key_file: None,
+            jwt_jwks_file: None,
+            jwt_issuer: None,
+            jwt_audience: None,
+            jwt_user_claim: "sub".into(),
+            jwt_leeway_s: 30,
+        }
+    }
+}
+
+impl Auth {
+    /// Whether tokens are taken.
+    #[must_use]
+    pub fn has_tokens(&self) -> bool {
+        [&self.jwt_secret_file, &self.jwt_public_key_file, &self.jwt_jwks_file]
+            .into_iter()
+            .any(Option::is_some)
+    }
+
+    /// Whether somebody is asked to prove who it is by more than its certificate.
+    #[must_use]
+    pub fn is_configured(&self) -> bool {
+        self.password_file.is_some() || self.has_tokens()
+    }
 }
 
 choice! {
@@ -382,15 +429,7 @@ impl Default for Config {
                 checkpoint_bytes: 64 << 20,
                 resident_bytes_max: 192 << 20,
             },
-            auth: Auth {
-                anonymous: None,
-                password_file: None,
-                certificate_user: true,
-                cache_s: 300,
-                cache_entries_max: 10_000,
-                hash_threads: 2,
-                hash_queue_max: 4_096,
-            },
+            auth: Auth::default(),
             acl: Acl { file: None, subscribe: SubscribeRule::Cover },
             limits: Limits {
                 subscriptions_max: 10_000,
@@ -413,7 +452,7 @@ impl Config {
     /// Whether clients without credentials are let in: as written, else only while no authenticator is configured.
     #[must_use]
     pub fn anonymous(&self) -> bool {
-        self.auth.anonymous.unwrap_or(self.auth.password_file.is_none())
+        self.auth.anonymous.unwrap_or(!self.auth.is_configured())
     }
 
     /// The file with the bearer token of the admin API.

@@ -206,11 +206,7 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) -> Result<
         failed.push(error.to_string());
     }
     let mut changed = difference.changed;
-    for (is_changed, key) in [(files.passwords, "auth.password_file"), (files.rules, "acl.file")] {
-        if is_changed {
-            changed.push(format!("the content of {key}"));
-        }
-    }
+    changed.extend(files.into_iter().map(|key| format!("the content of {key}")));
     // Under the louder of the two levels: a lower one must not hide what it came with.
     let level = merged.log.level;
     let louder = level > config.log.level;
