@@ -11,9 +11,21 @@ use crate::node::{Node, binary};
 /// # Panics
 /// When the command fails.
 pub fn add_user(file: &Path, name: &str, password: &str) {
+    add(file, &["add", name], password);
+}
+
+/// The same for a file of SCRAM verifiers.
+///
+/// # Panics
+/// When the command fails.
+pub fn add_scram_user(file: &Path, name: &str, password: &str) {
+    add(file, &["add", name, "--scram"], password);
+}
+
+fn add(file: &Path, arguments: &[&str], password: &str) {
     let mut command = Command::new(binary());
     command.current_dir(file.parent().expect("a directory"));
-    command.args(["user", "add", name, "--file"]).arg(file);
+    command.arg("user").args(arguments).arg("--file").arg(file);
     let output = with_input(&mut command, password);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

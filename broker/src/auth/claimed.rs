@@ -34,6 +34,11 @@ enum Action {
 }
 
 impl ClientRules {
+    /// These and more.
+    pub(super) fn joined(&self, more: &Self) -> Self {
+        Self(self.0.iter().chain(&more.0).cloned().collect())
+    }
+
     /// `%c` and `%u` stand for the client's names. `None`: it is no list of rules, or the names of the client would act as wildcards in
     /// it: nobody is let in on half of what was meant.
     pub(super) fn read(value: &serde_json::Value, who: Who<'_>) -> Option<Self> {

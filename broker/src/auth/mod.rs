@@ -1,10 +1,10 @@
-//! Who a client is, and what it may do: password file, client certificates, tokens, ACL.
+//! Who a client is, and what it may do: password file, client certificates, tokens, SCRAM, an HTTP hook, ACL.
 //!
 //! [`Authority`] is asked by the connect use case once a CONNECT, and by the router per message. It holds one immutable
 //! policy that a reload swaps whole; its epoch grows with every swap, so whoever remembers a decision can see that it is old.
 //!
 //! The first of these that speaks of a client decides about it: its certificate, the password file when it has the user, the token
-//! in its password. Nobody is let in by a later one whom an earlier one refused.
+//! in its password, the hook. A CONNECT with an Authentication Method is for SCRAM alone. Nobody is let in by a later one whom an earlier one refused.
 
 mod acl;
 mod cache;
@@ -12,11 +12,13 @@ mod claimed;
 mod error;
 mod filter;
 mod grants;
+mod hook;
 mod jwt;
 mod password;
 mod policy;
 mod pool;
 mod principal;
+mod scram;
 mod user_file;
 
 use std::fmt;
@@ -27,7 +29,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use gateway::service::{AuthRequest, AuthStep, Authenticated};
+use ring::rand::{SecureRandom as _, SystemRandom};
 use session::time::Millis;
 
 pub use acl::{Acl, Subscribing};
@@ -36,13 +42,21 @@ pub use grants::{Brought, ClientRules, Grants};
 pub use jwt::{KeyMark, TokenFault, Tokens};
 pub(crate) use password::same_bytes;
 pub use password::{PasswordFile, add_user, remove_user};
+pub use policy::check_hooks;
 pub use principal::{Credentials, Denied, Principal, Proof};
+pub use scram::{ScramFile, add_scram_user, remove_scram_user};
 
 use crate::config::Config;
 use crate::metrics::{AuthOutcome, ControlRecorder};
+use acl::Who;
 use cache::Cache;
+use hook::{Answer, Hook, Question, Verdict};
 use policy::Policy;
 use pool::Pool;
+use scram::Challenge;
+
+/// Bytes of a nonce, before it is written in base64.
+const NONCE_BYTES: usize = 18;
 
 /// A decision that may need a password check on another thread.
 pub type Authenticating<'a> = Pin<Box<dyn Future<Output = Result<Principal, Denied>> + Send + 'a>>;
@@ -69,6 +83,7 @@ pub struct Authority {
     epoch: AtomicU64,
     cache: Cache,
     pool: Pool,
+    random: SystemRandom,
     metrics: ControlRecorder,
 }
 
@@ -86,6 +101,7 @@ impl Authority {
             epoch: AtomicU64::new(1),
             cache: Cache::new().map_err(|_| AuthFileError::Random)?,
             pool,
+            random: SystemRandom::new(),
             metrics,
         })
     }
@@ -128,14 +144,17 @@ impl Authority {
             let same = credentials.user_name.as_ref().is_none_or(|name| name == cn);
             return if same { certified(cn.clone()) } else { Err(Denied::BadCredentials) };
         }
-        let is_of_file = credentials.user_name.as_ref().is_some_and(|user| policy.has_password(user));
+        let is_of_file = credentials.user_name.as_ref().is_some_and(|user| policy.has_user(user));
         if let (false, Some(tokens), Some(password)) = (is_of_file, &policy.tokens, &credentials.password)
             && Tokens::looks_like_one(password)
         {
             let checked = self.check_token(tokens.clone(), &credentials, password.clone()).await?;
-            // Nor is a user of the file let in by a token that a CONNECT without a name brings.
-            let is_of_file = checked.0.user.as_ref().is_some_and(|user| policy.has_password(user));
-            return if is_of_file { Err(Denied::BadCredentials) } else { Ok(checked) };
+            return of_no_file(&policy, checked);
+        }
+        if let (false, Some(hook)) = (is_of_file, &policy.hook)
+            && let Some(checked) = ask_hook(hook, &credentials).await?
+        {
+            return of_no_file(&policy, checked);
         }
         let nobody = || {
             let principal = (Principal::new(None, LOGIN), AuthOutcome::Anonymous);
@@ -199,6 +218,82 @@ impl Authority {
         named(Principal::new(Some(user), LOGIN), AuthOutcome::Password)
     }
 
+    /// Whoever is let in, with the rules that the hook for rules adds to those it brought.
+    ///
+    /// # Errors
+    /// The hook does not let it in, or does not answer.
+    pub async fn with_rules(
+        &self,
+        principal: Principal,
+        client_id: &str,
+        peer: SocketAddr,
+        now: Millis,
+    ) -> Result<Principal, Denied> {
+        let policy = self.policy.load_full();
+        let Some(hook) = &policy.rules_hook else { return Ok(principal) };
+        let question = Question {
+            client_id,
+            username: principal.user.as_deref(),
+            password: None,
+            password_base64: None,
+            address: peer.ip().to_canonical().to_string(),
+            certificate_cn: None,
+        };
+        let answer = hook.ask(&question, now.0).await?;
+        match answer.result {
+            Verdict::Ignore => return Ok(principal),
+            Verdict::Deny => return Err(Denied::NotAuthorized),
+            Verdict::Allow if answer.is_over(now.0) => return Err(Denied::NotAuthorized),
+            Verdict::Allow => {}
+        }
+        let added = rules_of(&answer, principal.user.as_deref(), client_id)?;
+        let until = [principal.until, answer.until_ms().map(Millis)].into_iter().flatten().min();
+        let rules = match (principal.rules, added) {
+            (Some(brought), Some(added)) => Some(Arc::new(brought.joined(&added))),
+            (brought, added) => brought.or(added),
+        };
+        Ok(Principal { until, rules, ..principal })
+    }
+
+    /// One step of an enhanced authentication (MQTT 5 §4.12) with SCRAM-SHA-256.
+    ///
+    /// # Errors
+    /// The method is not known here, or why the client is not let in.
+    pub fn exchange(&self, request: AuthRequest) -> Result<AuthStep, Denied> {
+        let policy = self.policy.load();
+        let file = policy.scram.as_ref().filter(|_| &*request.method == scram::METHOD);
+        let Some(file) = file else { return Err(Denied::UnknownMethod) };
+        let step = match request.state {
+            None => Challenge::new(file, &request.data, &self.nonce()?).map(|challenge| AuthStep::Continue {
+                data: challenge.server_first().as_bytes().into(),
+                state: Box::new(challenge),
+            }),
+            // No other state was given out.
+            Some(state) => match state.downcast::<Challenge>() {
+                Ok(challenge) => challenge.finish(&request.data).map(|finished| {
+                    self.metrics.auth(AuthOutcome::Scram);
+                    AuthStep::Complete(Authenticated {
+                        user: finished.user,
+                        method: request.method.clone(),
+                        data: Some(finished.server_final),
+                    })
+                }),
+                Err(_) => return Err(Denied::NotAuthorized),
+            },
+        };
+        step.map_err(|fault| {
+            tracing::debug!(peer = %request.peer.address, %fault, "a SCRAM exchange failed");
+            self.metrics.auth(AuthOutcome::Denied);
+            Denied::NotAuthorized
+        })
+    }
+
+    fn nonce(&self) -> Result<String, Denied> {
+        let mut nonce = [0; NONCE_BYTES];
+        self.random.fill(&mut nonce).map_err(|_| Denied::Busy)?;
+        Ok(STANDARD.encode(nonce))
+    }
+
     /// Whether a connection of `user` (`None`: anonymous) may stay under the policy as it is now. A changed password closes nothing, a
     /// user that is gone does, and so does the key of a token that is gone.
     #[must_use]
@@ -217,6 +312,57 @@ impl Authority {
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
+}
+
+/// Nor is a user of a file let in by somebody else whom a CONNECT without a name asks.
+fn of_no_file(
+    policy: &Policy,
+    checked: (Principal, AuthOutcome),
+) -> Result<(Principal, AuthOutcome), Denied> {
+    let is_of_file = checked.0.user.as_ref().is_some_and(|user| policy.has_user(user));
+    if is_of_file { Err(Denied::BadCredentials) } else { Ok(checked) }
+}
+
+/// `None`: the hook does not know the client.
+async fn ask_hook(
+    hook: &Arc<Hook>,
+    credentials: &Credentials,
+) -> Result<Option<(Principal, AuthOutcome)>, Denied> {
+    let now_ms = credentials.now.0;
+    let password = credentials.password.as_deref();
+    let text = password.and_then(|password| std::str::from_utf8(password).ok());
+    let question = Question {
+        client_id: &credentials.client_id,
+        username: credentials.user_name.as_deref(),
+        password: text,
+        password_base64: password.filter(|_| text.is_none()).map(|password| STANDARD.encode(password)),
+        address: credentials.peer.ip().to_canonical().to_string(),
+        certificate_cn: credentials.certificate_cn.as_deref(),
+    };
+    let answer = hook.ask(&question, now_ms).await?;
+    match answer.result {
+        Verdict::Ignore => return Ok(None),
+        Verdict::Deny => return Err(Denied::BadCredentials),
+        Verdict::Allow if answer.is_over(now_ms) => return Err(Denied::BadCredentials),
+        Verdict::Allow => {}
+    }
+    let said = || credentials.user_name.clone().filter(|name| !name.is_empty());
+    let user = answer.user.as_deref().map(Arc::from).or_else(said);
+    let rules = rules_of(&answer, user.as_deref(), &credentials.client_id)?;
+    let principal =
+        Principal { until: answer.until_ms().map(Millis), rules, ..Principal::new(user, Proof::Hook) };
+    named(principal, AuthOutcome::Hook).map(Some)
+}
+
+/// Rules that cannot be read are no rules to let anybody in with.
+fn rules_of(
+    answer: &Answer,
+    user: Option<&str>,
+    client_id: &str,
+) -> Result<Option<Arc<ClientRules>>, Denied> {
+    let Some(acl) = &answer.acl else { return Ok(None) };
+    let rules = ClientRules::read(acl, Who { user, client_id });
+    rules.map(|rules| Some(Arc::new(rules))).ok_or(Denied::Unavailable)
 }
 
 /// A user name that was proved by itself, or nobody.

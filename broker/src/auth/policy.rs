@@ -6,9 +6,11 @@ use std::sync::Arc;
 use super::acl::{Acl, Rules};
 use super::error::{self, AuthFileError};
 use super::grants::{Brought, Grants};
+use super::hook::Hook;
 use super::jwt::Tokens;
 use super::password::PasswordFile;
 use super::principal::Proof;
+use super::scram::ScramFile;
 use crate::config::{Config, SubscribeRule};
 
 #[derive(Debug)]
@@ -16,6 +18,10 @@ pub(super) struct Policy {
     pub(super) epoch: u64,
     pub(super) passwords: Option<Arc<PasswordFile>>,
     pub(super) tokens: Option<Arc<Tokens>>,
+    pub(super) scram: Option<Arc<ScramFile>>,
+    pub(super) hook: Option<Arc<Hook>>,
+    /// The hook for rules.
+    pub(super) rules_hook: Option<Arc<Hook>>,
     acl: Option<Acl>,
     pub(super) anonymous: bool,
     pub(super) certificate_user: bool,
@@ -35,6 +41,9 @@ impl Policy {
             epoch,
             passwords: auth.password_file.as_deref().map(PasswordFile::read).transpose()?.map(Arc::new),
             tokens: Tokens::read(auth)?.map(Arc::new),
+            scram: auth.scram_file.as_deref().map(ScramFile::read).transpose()?.map(Arc::new),
+            hook: Hook::open(auth.http_url.as_ref(), auth)?,
+            rules_hook: Hook::open(config.acl.http_url.as_ref(), auth)?,
             acl: config.acl.file.as_deref().map(Acl::read).transpose()?,
             anonymous: config.anonymous(),
             certificate_user: auth.certificate_user,
@@ -53,7 +62,7 @@ impl Policy {
 
     /// Whether somebody who gives no name, or a name and no proof, is asked for one.
     pub(super) fn authenticates(&self) -> bool {
-        self.passwords.is_some() || self.tokens.is_some()
+        self.passwords.is_some() || self.tokens.is_some() || self.scram.is_some() || self.hook.is_some()
     }
 
     /// Whether the password file decides about this user.
@@ -61,12 +70,19 @@ impl Policy {
         self.passwords.as_ref().is_some_and(|passwords| passwords.contains(user))
     }
 
+    /// Whether a file decides about this user.
+    pub(super) fn has_user(&self, user: &str) -> bool {
+        self.has_password(user) || self.scram.as_ref().is_some_and(|scram| scram.contains(user))
+    }
+
     /// See [`super::Authority::admits`].
     pub(super) fn admits(&self, user: Option<&str>, proof: Proof) -> bool {
         match (user, proof) {
             (_, Proof::Token(key)) => self.tokens.as_ref().is_some_and(|tokens| tokens.has(key)),
-            (_, Proof::Method) => true,
             (None, Proof::Login { .. }) => self.anonymous,
+            (_, Proof::Hook) => self.hook.is_some(),
+            (None, Proof::Scram) => false,
+            (Some(user), Proof::Scram) => self.scram.as_ref().is_some_and(|scram| scram.contains(user)),
             (Some(user), Proof::Login { certified }) => {
                 (certified && self.certificate_user) || self.has_password(user)
             }
@@ -75,7 +91,7 @@ impl Policy {
 
     /// Whether there may be rules that are in no file.
     fn may_bring_rules(&self) -> bool {
-        self.tokens.is_some()
+        self.tokens.is_some() || self.hook.is_some() || self.rules_hook.is_some()
     }
 
     /// Whether anybody may be denied anything.
@@ -85,7 +101,8 @@ impl Policy {
 
     pub(super) fn grants(&self, user: Option<&str>, brought: &Brought) -> Grants {
         let of_file = self.acl.as_ref().map(|acl| acl.rules(user));
-        let brings = self.may_bring_rules() && !user.is_some_and(|user| self.has_password(user));
+        let brings = self.rules_hook.is_some()
+            || self.may_bring_rules() && !user.is_some_and(|user| self.has_user(user));
         let (brought, is_partial) = match brought {
             Brought::Known(rules) => (rules.clone(), false),
             Brought::Unknown => (None, brings),
@@ -102,6 +119,15 @@ impl Policy {
     }
 }
 
+/// Whether the hooks of a configuration can be asked.
+///
+/// # Errors
+/// Authorities that cannot be read.
+pub fn check_hooks(config: &Config) -> Result<(), AuthFileError> {
+    let urls = config.auth.http_url.iter().chain(&config.acl.http_url);
+    urls.into_iter().try_for_each(|url| Hook::check(url, config.auth.http_ca_file.as_deref()))
+}
+
 fn contents(config: &Config) -> Result<Vec<(&'static str, Option<Digest>)>, AuthFileError> {
     let auth = &config.auth;
     let files = [
@@ -110,6 +136,8 @@ fn contents(config: &Config) -> Result<Vec<(&'static str, Option<Digest>)>, Auth
         ("auth.jwt_secret_file", &auth.jwt_secret_file),
         ("auth.jwt_public_key_file", &auth.jwt_public_key_file),
         ("auth.jwt_jwks_file", &auth.jwt_jwks_file),
+        ("auth.scram_file", &auth.scram_file),
+        ("auth.http_ca_file", &auth.http_ca_file),
     ];
     files.into_iter().map(|(key, path)| Ok((key, path.as_deref().map(digest).transpose()?))).collect()
 }

@@ -45,8 +45,10 @@ pub enum Proof {
     Login { certified: bool },
     /// A token that was signed with this key.
     Token(KeyMark),
-    /// An authentication method, which asks again by itself.
-    Method,
+    /// A SCRAM exchange.
+    Scram,
+    /// A hook said so.
+    Hook,
 }
 
 /// An authenticated user, and what holds for its connection. A name that nothing verified never gets here.
@@ -85,6 +87,11 @@ pub enum Denied {
     /// Too many password checks wait.
     #[error("too many clients are being authenticated; try again")]
     Busy,
+    /// Who could say does not answer.
+    #[error("nobody can say who you are now; try again")]
+    Unavailable,
+    #[error("the authentication method is not known here")]
+    UnknownMethod,
 }
 
 impl Denied {
@@ -95,6 +102,8 @@ impl Denied {
             Self::BadCredentials => ReasonCode::BadUserNameOrPassword,
             Self::NotAuthorized => ReasonCode::NotAuthorized,
             Self::Busy => ReasonCode::ServerBusy,
+            Self::Unavailable => ReasonCode::ServerUnavailable,
+            Self::UnknownMethod => ReasonCode::BadAuthenticationMethod,
         }
     }
 }

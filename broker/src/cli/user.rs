@@ -1,4 +1,4 @@
-//! `exactmq user add|remove`: edits the password file, and tells the node that runs with it.
+//! `exactmq user add|remove`: edits the files of users, and tells the node that runs with it.
 
 mod told;
 
@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use super::error::CliError;
 use super::output::{print, visible};
 use super::{DATA_DIR, Remote, ServeArgs};
-use crate::auth::{add_user, remove_user};
+use crate::auth::{add_scram_user, add_user, remove_scram_user, remove_user};
 use told::Running;
 
 /// Bytes of the longest password, as MQTT carries it (MQTT 5 §3.1.3.6).
@@ -31,7 +31,7 @@ pub(super) enum Command {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Remove a user; a node that runs ends its connections, its sessions and what is queued for them
+    /// Remove a user from a file; a node that runs ends its connections, its sessions and what is queued for them
     Remove {
         name: String,
         #[command(flatten)]
@@ -43,29 +43,36 @@ pub(super) enum Command {
 
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
-    /// Password file [default: auth.password_file of the configuration]
+    /// The file [default: auth.password_file, or auth.scram_file, of the configuration]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Configuration file that names the password file
+    /// Configuration file that names it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// A verifier for SCRAM-SHA-256, in a file of its own, instead of a password hash
+    #[arg(long)]
+    scram: bool,
 }
 
 impl FileArgs {
     /// The file, and where the node that uses it keeps its data.
-    fn locate(self, mut remote: Remote) -> Result<(PathBuf, Remote), CliError> {
-        if let Some(file) = self.file {
-            return Ok((file, remote));
+    fn locate(&self, mut remote: Remote) -> Result<(PathBuf, Remote), CliError> {
+        if let Some(file) = &self.file {
+            return Ok((file.clone(), remote));
         }
-        let args = ServeArgs { config: self.config, ..ServeArgs::default() };
+        let args = ServeArgs { config: self.config.clone(), ..ServeArgs::default() };
         let loaded = args.load().map_err(|error| CliError::usage(error.to_string()))?;
         if remote.data_dir.as_os_str() == DATA_DIR {
             remote.data_dir = loaded.config.node.data_dir;
         }
-        let file = loaded.config.auth.password_file.ok_or_else(|| {
-            CliError::usage(
-                "which password file? use --file FILE, or a --config FILE that sets auth.password_file",
-            )
+        let auth = loaded.config.auth;
+        let (file, key) = if self.scram {
+            (auth.scram_file, "auth.scram_file")
+        } else {
+            (auth.password_file, "auth.password_file")
+        };
+        let file = file.ok_or_else(|| {
+            CliError::usage(format!("which file? use --file FILE, or a --config FILE that sets {key}"))
         })?;
         Ok((file, remote))
     }
@@ -80,7 +87,8 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
             if password.is_empty() {
                 return Err(CliError::usage("the password is empty"));
             }
-            let new = add_user(&path, &name, &password).map_err(|error| CliError::failed(&error))?;
+            let add = if file.scram { add_scram_user } else { add_user };
+            let new = add(&path, &name, &password).map_err(|error| CliError::failed(&error))?;
             let what = if new { "added" } else { "changed the password of" };
             print(&format!("{what} {} in {}\n", visible(&name), path.display()));
             running.map_or(Ok(()), |running| running.added(&name))
@@ -88,7 +96,8 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
         Command::Remove { name, file, remote } => {
             let (path, remote) = file.locate(remote)?;
             let running = Running::find(&remote)?;
-            remove_user(&path, &name).map_err(|error| CliError::failed(&error))?;
+            let remove = if file.scram { remove_scram_user } else { remove_user };
+            remove(&path, &name).map_err(|error| CliError::failed(&error))?;
             print(&format!("removed {} from {}\n", visible(&name), path.display()));
             running.map_or(Ok(()), |running| running.removed(&name))
         }

@@ -45,6 +45,7 @@ pub(super) fn check(
             warnings.push(Problem { origin: origin(&key(field)), message });
         }
     }
+    check_hooks(config, &origin, problems);
     check_duplicates(config, &origin, problems);
     check_namespaces(config, &origin, problems);
     check_cluster(config, &origin, problems);
@@ -60,6 +61,21 @@ pub(super) fn check(
     if config.admin.address.0.is_some_and(|address| is_reachable(&address)) {
         let message = "admin.address is reachable from outside and speaks plain HTTP: put TLS in front of it";
         warnings.push(Problem { origin: origin("admin.address"), message: message.to_owned() });
+    }
+}
+
+/// Passwords do not cross a network where others may read them.
+fn check_hooks(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
+    for (key, url) in [("auth.http_url", &config.auth.http_url), ("acl.http_url", &config.acl.http_url)] {
+        let Some(url) = url else { continue };
+        let message = if url.is_secure() && config.auth.http_ca_file.is_none() {
+            format!("{key} is https, and auth.http_ca_file says not who signs its certificate")
+        } else if !url.is_secure() && !url.is_loopback() {
+            format!("{key} is plain http to another machine: passwords could be read on the way; use https")
+        } else {
+            continue;
+        };
+        problems.push(Problem { origin: origin(key), message });
     }
 }
 

@@ -7,6 +7,7 @@
 mod check;
 mod document;
 mod error;
+mod hook;
 mod load;
 mod reload;
 mod schema;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::{ConfigError, Origin, Problem};
+pub use hook::HookUrl;
 pub use load::{Loaded, Sources};
 pub use reload::Reload;
 pub use storage::EngineKind;
@@ -284,6 +286,14 @@ pub struct Auth {
     pub jwt_audience: Option<Arc<str>>,
     pub jwt_user_claim: Arc<str>,
     pub jwt_leeway_s: u32,
+    /// Verifiers for SCRAM-SHA-256.
+    pub scram_file: Option<PathBuf>,
+    /// Who is asked about clients that nothing above knows.
+    pub http_url: Option<HookUrl>,
+    pub http_ca_file: Option<PathBuf>,
+    pub http_timeout_ms: u32,
+    pub http_cache_s: u32,
+    pub http_in_flight_max: u16,
 }
 
 impl Default for Auth {
@@ -303,6 +313,12 @@ impl Default for Auth {
             jwt_audience: None,
             jwt_user_claim: "sub".into(),
             jwt_leeway_s: 30,
+            scram_file: None,
+            http_url: None,
+            http_ca_file: None,
+            http_timeout_ms: 2_000,
+            http_cache_s: 0,
+            http_in_flight_max: 64,
         }
     }
 }
@@ -319,7 +335,10 @@ impl Auth {
     /// Whether somebody is asked to prove who it is by more than its certificate.
     #[must_use]
     pub fn is_configured(&self) -> bool {
-        self.password_file.is_some() || self.has_tokens()
+        self.password_file.is_some()
+            || self.scram_file.is_some()
+            || self.http_url.is_some()
+            || self.has_tokens()
     }
 }
 
@@ -336,6 +355,8 @@ choice! {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Acl {
     pub file: Option<PathBuf>,
+    /// Who is asked for the rules of a client.
+    pub http_url: Option<HookUrl>,
     pub subscribe: SubscribeRule,
 }
 
@@ -430,7 +451,7 @@ impl Default for Config {
                 resident_bytes_max: 192 << 20,
             },
             auth: Auth::default(),
-            acl: Acl { file: None, subscribe: SubscribeRule::Cover },
+            acl: Acl { file: None, http_url: None, subscribe: SubscribeRule::Cover },
             limits: Limits {
                 subscriptions_max: 10_000,
                 filters_max: 1_000,

@@ -26,6 +26,8 @@ pub(super) enum Unwelcome {
     Removed,
     /// What it proved itself with is over.
     Expired,
+    /// It proved to be somebody else than it was.
+    Other,
 }
 
 impl Access {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gateway::codec::{Connect, ReasonCode, Version, Will};
 use gateway::link::Link;
-use gateway::service::{Accepted, ConnectRequest, Refused};
+use gateway::service::{Accepted, AuthRequest, AuthStep, ConnectRequest, Refused};
 use session::id::{Key, check_identity};
 use session::lifecycle::{SessionRef, WillTemplate};
 use session::limits;
@@ -74,8 +74,7 @@ impl Worker {
         let mut access = Access::new(&self.shared.auth, principal.clone());
         // The users may have changed since the password was checked.
         if access.check(&self.shared.auth, self.shared.clock.millis()).is_err() {
-            let denied = Denied::NotAuthorized;
-            return Err((refusal(denied.reason(), &denied.to_string()), ConnectOutcome::NotAuthorized));
+            return Err(denial(Denied::NotAuthorized));
         }
         // CONNECT is refused in its commit as well; here it has not cost the session its connection.
         if self.shared.denies(&key, user.as_ref()) {
@@ -116,6 +115,18 @@ impl Worker {
         })
     }
 
+    /// One step of an enhanced authentication, before CONNACK or again later (MQTT 5 §4.12).
+    pub(super) fn authenticate_step(&self, request: AuthRequest) -> Result<AuthStep, Refused> {
+        let again = request.again;
+        self.shared.auth.exchange(request).map_err(|denied| {
+            let (refused, outcome) = denial(denied);
+            if let (false, Some(recorder)) = (again, &self.recorder) {
+                recorder.connect(outcome);
+            }
+            refused
+        })
+    }
+
     /// Whether the user may be here, with this Will, under the rules as they are now.
     fn is_permitted(&self, input: &ConnectInput, principal: &Principal) -> bool {
         let auth = &self.shared.auth;
@@ -135,7 +146,13 @@ impl Worker {
         key: &Key,
     ) -> Result<Principal, Rejection> {
         if let Some(authenticated) = &request.authenticated {
-            return Ok(Principal::new(Some(Arc::clone(&authenticated.user)), Proof::Method));
+            // A name beside the method says nothing, or the same.
+            let is_other = |name: &&str| !name.is_empty() && **name != *authenticated.user;
+            if packet.login.user_name.as_ref().is_some_and(is_other) {
+                return Err(denial(Denied::BadCredentials));
+            }
+            let principal = Principal::new(Some(Arc::clone(&authenticated.user)), Proof::Scram);
+            return self.with_rules(request, key, principal).await;
         }
         let credentials = Credentials {
             user_name: packet.login.user_name.map(Arc::from),
@@ -145,19 +162,22 @@ impl Worker {
             peer: request.peer.address,
             now: self.shared.clock.millis(),
         };
-        let denied = |denied: Denied| {
-            let outcome = match denied {
-                Denied::BadCredentials => ConnectOutcome::BadCredentials,
-                Denied::NotAuthorized => ConnectOutcome::NotAuthorized,
-                Denied::Busy => ConnectOutcome::Limit,
-            };
-            (refusal(denied.reason(), &denied.to_string()), outcome)
-        };
-        let mut principal = self.shared.auth.authenticate(credentials).await.map_err(denied)?;
+        let mut principal = self.shared.auth.authenticate(credentials).await.map_err(denial)?;
         if let Proof::Login { certified } = &mut principal.proof {
             *certified = principal.user.is_some() && request.peer.certificate_cn == principal.user;
         }
-        Ok(principal)
+        self.with_rules(request, key, principal).await
+    }
+
+    async fn with_rules(
+        &self,
+        request: &ConnectRequest,
+        key: &Key,
+        principal: Principal,
+    ) -> Result<Principal, Rejection> {
+        let now = self.shared.clock.millis();
+        let ruled = self.shared.auth.with_rules(principal, &key.client_id, request.peer.address, now);
+        ruled.await.map_err(denial)
     }
 
     /// The state of an accepted session on this worker.
@@ -282,6 +302,17 @@ fn client_id(packet: &Connect<'_>) -> Result<ClientId, Rejection> {
 
 fn refusal(reason: ReasonCode, text: &str) -> Refused {
     Refused { reason, text: Some(text.into()), server_reference: None }
+}
+
+/// Who is not let in.
+fn denial(denied: Denied) -> Rejection {
+    let outcome = match denied {
+        Denied::BadCredentials => ConnectOutcome::BadCredentials,
+        Denied::NotAuthorized | Denied::UnknownMethod => ConnectOutcome::NotAuthorized,
+        Denied::Busy => ConnectOutcome::Limit,
+        Denied::Unavailable => ConnectOutcome::Unavailable,
+    };
+    (refusal(denied.reason(), &denied.to_string()), outcome)
 }
 
 /// What a client may not ask for.

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use gateway::codec::{Packet, ReasonCode};
 use gateway::connection::Output;
 use gateway::link::{Link, MessageDelivery};
-use gateway::service::{Accepted, ConnectRequest, Disconnecting, Ended, LocalFuture, Refused, Service};
+use gateway::service::{
+    Accepted, AuthRequest, AuthStep, Authenticated, ConnectRequest, Disconnecting, Ended, LocalFuture,
+    Refused, Service,
+};
 use session::message::QoS;
 use session::time::Tick;
 
@@ -27,6 +30,7 @@ const FENCED: Disconnecting = Disconnecting { reason: ReasonCode::ServerBusy, te
 fn unwelcome(why: Unwelcome) -> Disconnecting {
     let text = match why {
         Unwelcome::Removed => None,
+        Unwelcome::Other => Some("another user than the one of the session"),
         Unwelcome::Expired => Some("the credentials expired; connect again with new ones"),
     };
     Disconnecting { reason: ReasonCode::NotAuthorized, text }
@@ -76,6 +80,26 @@ impl Service for Worker {
         request: ConnectRequest,
     ) -> LocalFuture<Result<Accepted<Session>, Refused>> {
         Box::pin(Rc::clone(self).connect_session(link, request))
+    }
+
+    fn authenticate(
+        self: &Rc<Self>,
+        _link: Rc<Link<Event>>,
+        request: AuthRequest,
+    ) -> LocalFuture<Result<AuthStep, Refused>> {
+        Box::pin(std::future::ready(self.authenticate_step(request)))
+    }
+
+    fn reauthenticated(
+        &self,
+        session: &mut Session,
+        authenticated: Authenticated,
+    ) -> Result<(), Disconnecting> {
+        if session.access.user() == Some(&authenticated.user) {
+            Ok(())
+        } else {
+            Err(unwelcome(Unwelcome::Other))
+        }
     }
 
     fn server_reference(&self, listener: &str) -> Option<Arc<str>> {
