@@ -55,7 +55,8 @@ fn no_secret_is_written_anywhere() {
     let mut node = Node::start_with(&settings.each_ref().map(String::as_str));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     let (good, old) = (token("tom", now + 600), token("tom", now - 600));
-    let forged = format!("{}x{}", &good[..good.len() - 9], &good[good.len() - 8..]);
+    let other = if good.ends_with('A') { "E" } else { "A" };
+    let forged = format!("{}{other}", &good[..good.len() - 1]);
     let logins = [
         ("alice", PASSWORD, 0),
         ("alice", WRONG, 0x86),
@@ -67,7 +68,7 @@ fn no_secret_is_written_anywhere() {
         ("tom", &forged, 0x86),
     ];
     for (user, password, reason) in logins {
-        let options = Options::v5("c").login(user, password).resume();
+        let options = Options::v5(user).login(user, password);
         assert_eq!(Client::try_connect(node.mqtt, &options).1.reason(), reason, "{user}");
     }
     for (password, reason) in [(SCRAM, 0), (WRONG, 0x87)] {

@@ -88,7 +88,7 @@ fn only_a_good_token_lets_in() {
 #[test]
 fn a_token_that_expires_ends_its_connection() {
     let there = Tokened::start(&[]);
-    let short = token(SECRET, &json!({ "sub": "alice", "exp": now_sec() + 3 }));
+    let short = token(SECRET, &json!({ "sub": "alice", "exp": now_sec() + 6 }));
     let options = |password: &str| Options::v5("c").resume().expiry(600).login("alice", password);
     let mut idle = Client::connect(there.node.mqtt, &options(&short));
     assert_eq!(idle.subscribe("a", 1), 1);

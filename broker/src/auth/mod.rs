@@ -106,8 +106,8 @@ impl Authority {
         })
     }
 
-    /// Reads the files again and swaps the policy; the keys of the files whose content changed. The next message of a connected client meets the new rules, and whoever
-    /// [`Self::admits`] no more is to be closed.
+    /// Reads the files again and swaps the policy; the keys of the files whose content changed. The next message of a connected client
+    /// meets the new rules, and whoever [`Self::admits`] no more is to be closed.
     ///
     /// # Errors
     /// As [`Authority::open`]; the old policy then stays in force.
