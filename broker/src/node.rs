@@ -32,10 +32,12 @@ use session::time::Tick;
 use storage::boot::{Boots, Recovered};
 use storage::queue::{EmbeddedStore, QueueOptions, QueueStore};
 use storage::{StorageError, Store};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub(crate) use listeners::tls;
 pub use listeners::{BoundListener, LISTENERS_FILE};
+pub use operator::ReloadCall;
 pub use serve::{ReadConfig, serve};
 
 use crate::admin;
@@ -125,6 +127,8 @@ pub struct Node {
     deadlines: Arc<Deadlines>,
     admin: Option<admin::Running>,
     member: Arc<Member>,
+    /// Reloads that operators ask for; `None` once somebody takes them.
+    reloads: Option<mpsc::Receiver<ReloadCall>>,
 }
 
 impl Node {
@@ -228,6 +232,7 @@ impl Node {
             deadlines,
             admin: None,
             member,
+            reloads: None,
         };
         if let Err(error) = node.open(config).await {
             node.stop(Duration::from_secs(1)).await;
@@ -265,6 +270,8 @@ impl Node {
         if self.member.links.is_some() {
             self.tasks.push(tokio::spawn(retirer.clone().watch_forever()));
         }
+        let (reload, reloads) = mpsc::channel(RELOADS_MAX);
+        self.reloads = Some(reloads);
         let operator = operator::Operator {
             shared: self.shared.clone(),
             member: self.member.clone(),
@@ -272,6 +279,7 @@ impl Node {
             recorder: self.shared.metrics.control(),
             retirer,
             lists: monitor::Turns::default(),
+            reload,
         };
         self.admin = admin::start(config, Arc::new(operator), self.shared.metrics.clone()).await?;
         Ok(())
@@ -394,6 +402,11 @@ impl Node {
     #[must_use]
     pub fn restart_wanted(&self) -> Arc<tokio::sync::Notify> {
         self.member.restart.clone()
+    }
+
+    /// Reloads that operators ask for, for whoever can read the configuration again; once.
+    pub fn take_reloads(&mut self) -> Option<mpsc::Receiver<ReloadCall>> {
+        self.reloads.take()
     }
 
     /// Returns when the node cannot go on: the store failed, or this boot was retired.
@@ -549,6 +562,9 @@ impl Settle {
         Ok(())
     }
 }
+
+/// Calls that wait while a reload is under way; more are refused.
+const RELOADS_MAX: usize = 16;
 
 /// How long a stop waits until it may hand over the groups that it began to lead just now.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::admin::end_reason_word;
-use crate::auth::Authority;
+use crate::auth::{Authority, ClientRules};
 use crate::clock::NodeClock;
 use crate::cluster::{self, PeerCalls};
 use crate::events::{Event, EventKind, Feed};
@@ -272,10 +272,11 @@ impl Shared {
     pub fn open_subscriber(
         &self,
         key: &Key,
-        user: Option<&Arc<str>>,
+        (user, rules): (Option<&Arc<str>>, Option<Arc<ClientRules>>),
         inbox: Option<(GroupId, u64)>,
     ) -> (Arc<Subscriber>, Vec<u16>) {
         let subscriber = self.router.open(key, user, inbox);
+        self.router.set_brought(&subscriber, rules);
         let Some((group, lifetime)) = inbox else { return (subscriber, Vec::new()) };
         // After the opening: an end that is not seen here is told to the routing later.
         let (lives, received) =

@@ -154,13 +154,17 @@ fn users_are_edited_without_showing_the_password() {
     let config = directory.path().join("exactmq.toml");
     std::fs::write(&config, format!("[auth]\npassword_file = {path:?}\n")).expect("written");
     let config = config.to_str().expect("text");
-    check(&exactmq(&["user", "add", "bob", "--config", config, "--password", "x"], None), 0);
+    let secret = directory.path().join("secret");
+    std::fs::write(&secret, "x\n").expect("written");
+    let secret = secret.to_str().expect("text");
+    check(&exactmq(&["user", "add", "bob", "--config", config, "--password-file", secret], None), 0);
+    check(&exactmq(&["user", "add", "bob", "--config", config, "--password", "x"], None), 2);
     assert_eq!(PasswordFile::read(&file).expect("valid").len(), 2);
     check(&exactmq(&["user", "remove", "alice", "--file", path], None), 0);
     check(&exactmq(&["user", "remove", "alice", "--file", path], None), 1);
     check(&exactmq(&["user", "add", "bob"], None), 2);
     check(&exactmq(&["user", "remove", "bob", "--config", &format!("{path}.none")], None), 2);
-    check(&exactmq(&["user", "add", "a:b", "--file", path, "--password", "x"], None), 1);
+    check(&exactmq(&["user", "add", "a:b", "--file", path, "--password-file", secret], None), 1);
 }
 
 #[test]

@@ -198,7 +198,7 @@ async fn p3_an_ended_lifetime_leaves_no_routing_handle() {
     assert!(shared.router.find(group, row.lifetime).is_none(), "End takes the handle along");
     assert!(shared.router.is_empty());
     // The worker of a CONNECT that was committed before the End comes by only now.
-    let (late, received) = shared.open_subscriber(&key, None, Some((group, row.lifetime)));
+    let (late, received) = shared.open_subscriber(&key, (None, None), Some((group, row.lifetime)));
     assert!(shared.router.find(group, row.lifetime).is_none(), "nobody would forget it");
     assert_eq!((late.subscription_count(), received), (0, Vec::new()));
     let (mut client, session_present) = connect(&node, "c").await;

@@ -7,6 +7,7 @@
 //! *take*: `begin_exchange` and `deliver` for what waits in the outbox, `drained` when a full outbox became empty.
 
 use std::any::Any;
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -32,7 +33,7 @@ pub struct Peer {
 }
 
 /// A CONNECT that owns what it says, for the asynchronous use case.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ConnectRequest {
     pub peer: Peer,
     /// The CONNECT frame; decode it again with [`ConnectRequest::packet`].
@@ -44,8 +45,19 @@ pub struct ConnectRequest {
     pub authenticated: Option<Authenticated>,
 }
 
+/// The frame has the password in it.
+impl fmt::Debug for ConnectRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectRequest")
+            .field("peer", &self.peer)
+            .field("version", &self.version)
+            .field("received_at", &self.received_at)
+            .field("authenticated", &self.authenticated)
+            .finish_non_exhaustive()
+    }
+}
+
 /// One step of an enhanced authentication (MQTT 5 §4.12).
-#[derive(Debug)]
 pub struct AuthRequest {
     pub peer: Peer,
     pub method: Box<str>,
@@ -55,6 +67,17 @@ pub struct AuthRequest {
     pub state: Option<Box<dyn Any>>,
     /// A connected client authenticates again (§4.12.1).
     pub again: bool,
+}
+
+/// The data proves a password.
+impl fmt::Debug for AuthRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthRequest")
+            .field("peer", &self.peer)
+            .field("method", &self.method)
+            .field("again", &self.again)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What follows a step of an enhanced authentication.
@@ -271,4 +294,45 @@ pub fn connack<'a, S>(accepted: &'a Accepted<S>, limits: &Limits) -> ConnAck<'a>
         connack.authentication_data = (!data.is_empty()).then_some(data);
     }
     connack
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a client proves itself with is in no text that could get into a log.
+    #[test]
+    fn no_text_form_has_a_secret_in_it() {
+        let secret = "Passw0rd";
+        let mut connect = Connect::new(Version::V5, "c", true);
+        connect.login = codec::Login { user_name: Some("ann"), password: Some(secret.as_bytes()) };
+        let mut frame = Vec::new();
+        let packet = Packet::Connect(Box::new(connect));
+        codec::write(Version::V5, &packet, &mut frame).expect("well-formed");
+        let peer = Peer {
+            address: ([127, 0, 0, 1], 1).into(),
+            listener: "mqtt".into(),
+            certificate_cn: None,
+            secure: false,
+        };
+        let request = ConnectRequest {
+            peer: peer.clone(),
+            frame: frame.into(),
+            version: Version::V5,
+            received_at: Tick(0),
+            authenticated: None,
+        };
+        let step = AuthRequest {
+            peer,
+            method: "SCRAM-SHA-256".into(),
+            data: secret.as_bytes().into(),
+            state: None,
+            again: false,
+        };
+        for text in [format!("{packet:?}"), format!("{request:?}"), format!("{step:?}")] {
+            let bytes = format!("{:?}", secret.as_bytes());
+            let inner = bytes.trim_matches(['[', ']']);
+            assert!(!text.contains(secret) && !text.contains(inner), "{text}");
+        }
+    }
 }

@@ -5,10 +5,13 @@ pub mod chaos;
 pub mod client;
 pub mod cluster;
 pub mod history;
+pub mod hook;
 pub mod load;
 pub mod model;
 pub mod node;
+pub mod scram;
 pub mod sim;
+pub mod users;
 pub mod wait;
 pub mod wire;
 

@@ -15,6 +15,7 @@ mod model;
 mod openapi;
 mod problem;
 mod queues;
+mod reload;
 mod retire;
 mod sessions;
 mod slow;
@@ -52,6 +53,7 @@ pub use queues::{
     ChannelsView, LeaseWord, MemberColumn, MemberId, MemberPage, MemberQuery, MemberView, MembersView,
     QueuePage, RoleWord, StandingWord, StatusWord, member_text, session_text,
 };
+pub use reload::{ReloadDone, ReloadError};
 pub use retire::{RetireAnswer, RetireGroup, RetireRequest, RetireWaiting, Retirements, check_attestation};
 pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use table::{Best, Order, Position, Value, Word};
@@ -114,6 +116,10 @@ pub trait AdminPort: Send + Sync + 'static {
     /// The node that answers, and its boot.
     fn boot(&self) -> (u64, Arc<str>) {
         (1, Arc::from("boot"))
+    }
+    /// Reads the configuration and the files of users and rules again.
+    fn reload(&self) -> PortFuture<'_, Result<ReloadDone, ReloadError>> {
+        Box::pin(async { Err(ReloadError::Unavailable("nothing here takes a reload".to_owned())) })
     }
     /// What must be true for this node to serve clients.
     fn checks(&self) -> PortFuture<'_, Vec<Check>>;
@@ -259,6 +265,7 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/cluster/remove", post(cluster::remove), true),
         ("/v1/backup", post(backup::backup), true),
         ("/v1/events", get(events::watch), true),
+        ("/v1/reload", post(reload::reload), true),
         ("/v1/audit", get(sessions::audit_page), true),
     ]
 }

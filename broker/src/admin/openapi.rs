@@ -33,7 +33,16 @@ pub(super) fn document() -> Value {
 
 fn all_paths() -> Value {
     let mut all = paths();
-    for more in [backup_paths(), cluster_paths(), node_paths(), job_paths(), denied_paths(), queue::paths(), watch::paths()] {
+    for more in [
+        backup_paths(),
+        cluster_paths(),
+        node_paths(),
+        job_paths(),
+        denied_paths(),
+        reload_paths(),
+        queue::paths(),
+        watch::paths(),
+    ] {
         if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
             all.extend(more);
         }
@@ -123,6 +132,24 @@ fn cluster_paths() -> Value {
             "summary": "Take another node out of every group; `unretired` are boots of it that keep sessions from being taken over until they are retired",
             "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("node_id", number())]) } } },
             "responses": answers("Done", json!({ "type": "object" }), CLUSTER_CHANGE),
+        } },
+    })
+}
+
+fn reload_paths() -> Value {
+    json!({
+        "/v1/reload": { "post": {
+            "summary": "Read the configuration and the files of users and rules again, as SIGHUP does; what was changed acts at once",
+            "responses": answers(
+                "Reloaded",
+                reference("Reload"),
+                &[
+                    ("401", "unauthorized"),
+                    ("409", "faulty: nothing was changed; the detail says what is wrong"),
+                    ("500", "audit: done, but not recorded; internal"),
+                    ("503", "unavailable; audit: an earlier record failed, nothing was done"),
+                ],
+            ),
         } },
     })
 }
@@ -351,6 +378,9 @@ fn list(name: &str) -> Value {
 
 fn schemas() -> Value {
     let mut schemas = session_schemas();
+    let texts = json!({ "type": "array", "items": { "type": "string" } });
+    let reload = [("changed", texts.clone()), ("needs_restart", texts.clone()), ("failed", texts)];
+    schemas.push(("Reload", object(&reload)));
     let others = node_schemas()
         .into_iter()
         .chain(end_schemas())

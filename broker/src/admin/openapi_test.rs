@@ -271,6 +271,7 @@ fn the_schemas_of_jobs_and_denials_have_exactly_the_fields_that_are_written() {
     check_fields("Denied", &denied);
     check_fields("DeniedList", &DeniedList { denied: Vec::new(), cursor: None });
     check_fields("DenyRequest", &deny);
+    check_fields("Reload", &ReloadDone::default());
 }
 
 #[test]

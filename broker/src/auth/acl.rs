@@ -12,10 +12,11 @@ use super::filter::{covers, is_valid, matches, overlaps};
 use crate::config::SubscribeRule;
 
 /// What a rule says about its topics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Access {
-    /// Sorts first: denials are looked at before grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
     Deny,
+    DenyRead,
+    DenyWrite,
     Read,
     Write,
     ReadWrite,
@@ -25,13 +26,29 @@ impl Access {
     fn has(self, wanted: Self) -> bool {
         self == Self::ReadWrite || self == wanted
     }
+
+    fn denies(self, wanted: Self) -> bool {
+        match self {
+            Self::Deny => true,
+            Self::DenyRead => wanted == Self::Read,
+            Self::DenyWrite => wanted == Self::Write,
+            Self::Read | Self::Write | Self::ReadWrite => false,
+        }
+    }
+
+    fn is_denial(self) -> bool {
+        matches!(self, Self::Deny | Self::DenyRead | Self::DenyWrite)
+    }
 }
 
-#[derive(Debug, Clone)]
-struct Rule {
-    access: Access,
-    filter: Box<str>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) access: Access,
+    pub(super) filter: Box<str>,
 }
+
+/// Rules that a client brought with it, from a token or a hook: they stand in the section of its user.
+pub(super) type Brought<'a> = &'a [Rule];
 
 /// How a SUBSCRIBE is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,10 +119,10 @@ impl Acl {
                 }
             }
         }
-        patterns.sort_by_key(|rule| rule.access != Access::Deny);
+        patterns.sort_by_key(|rule| !rule.access.is_denial());
         let patterns: Arc<[Rule]> = patterns.into();
         let rules = |mut own: Vec<Rule>| {
-            own.sort_by_key(|rule| rule.access != Access::Deny);
+            own.sort_by_key(|rule| !rule.access.is_denial());
             Arc::new(Rules { own: own.into(), patterns: Arc::clone(&patterns) })
         };
         let anonymous = rules(of_user.remove(&None).unwrap_or_default());
@@ -153,44 +170,46 @@ impl Rule {
 }
 
 impl Rules {
-    pub(super) fn may_read(&self, user: Option<&str>, client_id: &str, topic: &str) -> bool {
-        self.decide(Access::Read, user, client_id, topic)
-    }
-
-    pub(super) fn may_write(&self, user: Option<&str>, client_id: &str, topic: &str) -> bool {
-        self.decide(Access::Write, user, client_id, topic)
-    }
-
-    fn decide(&self, wanted: Access, user: Option<&str>, client_id: &str, topic: &str) -> bool {
-        let decisive = |rule: &Rule| rule.access == Access::Deny || rule.access.has(wanted);
-        let own = self.own.iter().find(|rule| decisive(rule) && matches(&rule.filter, topic));
-        if let Some(rule) = own {
-            return rule.access != Access::Deny;
+    /// `None`: no rule speaks of it.
+    pub(super) fn decide(
+        &self,
+        wanted: Access,
+        brought: Brought<'_>,
+        who: Who<'_>,
+        topic: &str,
+    ) -> Option<bool> {
+        let section = || self.own.iter().chain(brought).filter(|rule| matches(&rule.filter, topic));
+        if section().any(|rule| rule.access.denies(wanted)) {
+            return Some(false);
         }
-        for rule in self.patterns.iter().filter(|rule| decisive(rule)) {
-            let hit = with_pattern(rule, user, client_id, |filter| matches(filter, topic));
-            match hit {
-                Pattern::Unsafe => return false,
-                Pattern::Applied(true) => return rule.access != Access::Deny,
+        if section().any(|rule| rule.access.has(wanted)) {
+            return Some(true);
+        }
+        let decisive = |rule: &&Rule| rule.access.denies(wanted) || rule.access.has(wanted);
+        for rule in self.patterns.iter().filter(decisive) {
+            match with_pattern(rule, who, |filter| matches(filter, topic)) {
+                Pattern::Unsafe => return Some(false),
+                Pattern::Applied(true) => return Some(!rule.access.is_denial()),
                 Pattern::Applied(false) | Pattern::NotApplicable => (),
             }
         }
-        false
+        None
     }
 
     pub(super) fn subscribing(
         &self,
-        user: Option<&str>,
-        client_id: &str,
+        brought: Brought<'_>,
+        who: Who<'_>,
         filter: &str,
         subscribe: SubscribeRule,
     ) -> Subscribing {
         let filter = without_share(filter);
+        let section = self.own.iter().chain(brought);
         let mut relations: SmallVec<[(Access, Relation); 16]> =
-            self.own.iter().map(|rule| (rule.access, Relation::of(&rule.filter, filter))).collect();
+            section.map(|rule| (rule.access, Relation::of(&rule.filter, filter))).collect();
         let own = relations.len();
         for rule in self.patterns.iter() {
-            match with_pattern(rule, user, client_id, |pattern| Relation::of(pattern, filter)) {
+            match with_pattern(rule, who, |pattern| Relation::of(pattern, filter)) {
                 Pattern::Applied(relation) => relations.push((rule.access, relation)),
                 Pattern::NotApplicable => (),
                 Pattern::Unsafe => break,
@@ -200,14 +219,18 @@ impl Rules {
             access.has(Access::Read) && *relation != Relation::Disjoint
         };
         // Denials of the user stand before all grants; those of patterns only before grants of patterns.
-        let all_denied = |rules: &[(Access, Relation)]| rules.contains(&(Access::Deny, Relation::Covers));
+        let all_denied = |rules: &[(Access, Relation)]| {
+            rules
+                .iter()
+                .any(|(access, relation)| access.denies(Access::Read) && *relation == Relation::Covers)
+        };
         let own_granted = relations[..own].iter().any(|rule| readable(&rule));
         if all_denied(&relations[..own]) || !own_granted && all_denied(&relations[own..]) {
             return Subscribing::Denied;
         }
         let some_denied = relations
             .iter()
-            .any(|(access, relation)| *access == Access::Deny && *relation != Relation::Disjoint);
+            .any(|(access, relation)| access.denies(Access::Read) && *relation != Relation::Disjoint);
         let covered = relations.iter().filter(readable).any(|(_, relation)| *relation == Relation::Covers);
         let overlapped = relations.iter().any(|rule| readable(&rule));
         match (covered, overlapped, subscribe) {
@@ -246,25 +269,35 @@ enum Pattern<T> {
     Unsafe,
 }
 
-fn with_pattern<T>(
-    rule: &Rule,
-    user: Option<&str>,
-    client_id: &str,
-    use_it: impl FnOnce(&str) -> T,
-) -> Pattern<T> {
-    if client_id.contains(['+', '#']) || user.is_some_and(|user| user.contains(['+', '#'])) {
+/// Whom a rule is asked about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Who<'a> {
+    pub(super) user: Option<&'a str>,
+    pub(super) client_id: &'a str,
+}
+
+impl Who<'_> {
+    /// A name of it would act as a wildcard in a pattern (CVE-2017-7650).
+    pub(super) fn is_wildcard(&self) -> bool {
+        let is_wild = |name: &str| name.contains(['+', '#']);
+        is_wild(self.client_id) || self.user.is_some_and(is_wild)
+    }
+}
+
+fn with_pattern<T>(rule: &Rule, who: Who<'_>, use_it: impl FnOnce(&str) -> T) -> Pattern<T> {
+    if who.is_wildcard() {
         return Pattern::Unsafe;
     }
-    if user.is_none() && rule.filter.contains("%u") {
+    if who.user.is_none() && rule.filter.contains("%u") {
         return Pattern::NotApplicable;
     }
-    let filter = substitute(&rule.filter, client_id, user.unwrap_or(""));
+    let filter = substitute(&rule.filter, who.client_id, who.user.unwrap_or(""));
     // Whole strings were put in the place of ASCII: it is UTF-8; and if it were not, no rule would apply.
     std::str::from_utf8(&filter).map_or(Pattern::NotApplicable, |filter| Pattern::Applied(use_it(filter)))
 }
 
 /// `%c` and `%u` replaced wherever they stand; without allocation for topics of usual length.
-fn substitute(pattern: &str, client_id: &str, user: &str) -> SmallVec<[u8; 256]> {
+pub(super) fn substitute(pattern: &str, client_id: &str, user: &str) -> SmallVec<[u8; 256]> {
     let mut filter = SmallVec::new();
     let mut rest = pattern;
     while let Some(at) = rest.find('%') {

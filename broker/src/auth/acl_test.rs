@@ -3,10 +3,18 @@
 use super::acl::{Acl, Subscribing};
 use super::filter::{covers, is_valid, matches, overlaps};
 use super::*;
+use crate::config::SubscribeRule;
 
 fn grants_with(text: &str, user: Option<&str>, subscribe: SubscribeRule) -> Grants {
     let acl = Acl::parse(text).expect("valid rules");
-    Grants { epoch: 1, user: user.map(Arc::from), rules: Some(acl.rules(user)), subscribe }
+    Grants {
+        epoch: 1,
+        user: user.map(Arc::from),
+        rules: Some(acl.rules(user)),
+        brought: None,
+        is_partial: false,
+        subscribe,
+    }
 }
 
 fn grants(text: &str, user: Option<&str>) -> Grants {
@@ -89,7 +97,7 @@ fn an_empty_file_denies_everything_and_no_file_allows_everything() {
     let none = grants("", Some("alice"));
     assert!(!none.may_publish("c", "a") && !none.may_read("c", "a"));
     assert_eq!(none.may_subscribe("c", "a"), Subscribing::Denied);
-    let open = Grants { epoch: 1, user: None, rules: None, subscribe: SubscribeRule::Cover };
+    let open = Grants { rules: None, ..grants("", None) };
     assert!(open.may_publish("c", "a") && open.may_read("c", "a") && !open.is_restricted());
     assert_eq!(open.may_subscribe("c", "#"), Subscribing::Granted);
 }

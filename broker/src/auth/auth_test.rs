@@ -21,6 +21,7 @@ fn credentials(user: Option<&str>, password: Option<&str>) -> Credentials {
         certificate_cn: None,
         client_id: "c1".into(),
         peer: ([127, 0, 0, 1], 1).into(),
+        now: Millis(1_000_000),
     }
 }
 
@@ -97,7 +98,7 @@ fn a_certificate_is_its_common_name() {
     let authority = open(&config).expect("valid");
     assert_eq!(
         run(authority.authenticate(with_certificate(None))),
-        Ok(Principal { user: Some("device-7".into()) })
+        Ok(Principal::new(Some("device-7".into()), Proof::Login { certified: true }))
     );
     assert_eq!(run(authority.authenticate(with_certificate(Some("alice")))), Err(Denied::BadCredentials));
     config.auth.certificate_user = false;
@@ -139,19 +140,22 @@ fn a_reload_swaps_the_policy_or_keeps_the_old_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let config = config(directory.path(), Some(ALICE), Some("user alice\ntopic read a/#\n"));
     let authority = open(&config).expect("valid");
-    let before = authority.grants(Some("alice"));
+    let before = authority.grants(Some("alice"), &Brought::Known(None));
     assert!(before.may_read("c", "a/b") && before.epoch() == authority.epoch());
     assert_eq!(ask(&authority, Some("alice"), Some("secret")), Ok(Some("alice".into())));
 
     write(directory.path(), "acl", "user alice\ntopic read b/#\n");
     authority.reload(&config).expect("valid");
-    let after = authority.grants(Some("alice"));
+    let after = authority.grants(Some("alice"), &Brought::Known(None));
     assert!(authority.epoch() > before.epoch() && after.epoch() == authority.epoch());
     assert!(!after.may_read("c", "a/b") && after.may_read("c", "b/b"));
 
     write(directory.path(), "acl", "nonsense\n");
     assert!(authority.reload(&config).is_err());
-    assert!(authority.epoch() == after.epoch() && authority.grants(Some("alice")).may_read("c", "b/b"));
+    assert!(
+        authority.epoch() == after.epoch()
+            && authority.grants(Some("alice"), &Brought::Known(None)).may_read("c", "b/b")
+    );
 
     write(directory.path(), "acl", "");
     write(directory.path(), "passwords", BOB);

@@ -1,14 +1,25 @@
-//! Who a client is, and what it may do: password file, client certificates, ACL.
+//! Who a client is, and what it may do: password file, client certificates, tokens, SCRAM, an HTTP hook, ACL.
 //!
 //! [`Authority`] is asked by the connect use case once a CONNECT, and by the router per message. It holds one immutable
 //! policy that a reload swaps whole; its epoch grows with every swap, so whoever remembers a decision can see that it is old.
+//!
+//! The first of these that speaks of a client decides about it: its certificate, the password file when it has the user, the token
+//! in its password, the hook. A CONNECT with an Authentication Method is for SCRAM alone. Nobody is let in by a later one whom an earlier one refused.
 
 mod acl;
 mod cache;
+mod claimed;
 mod error;
 mod filter;
+mod grants;
+mod hook;
+mod jwt;
 mod password;
+mod policy;
 mod pool;
+mod principal;
+mod scram;
+mod user_file;
 
 use std::fmt;
 use std::future::Future;
@@ -18,74 +29,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use gateway::codec::ReasonCode;
+use gateway::service::{AuthRequest, AuthStep, Authenticated};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use session::time::Millis;
 
 pub use acl::{Acl, Subscribing};
 pub use error::AuthFileError;
+pub use grants::{Brought, ClientRules, Grants};
+pub use jwt::{KeyMark, TokenFault, Tokens};
 pub(crate) use password::same_bytes;
 pub use password::{PasswordFile, add_user, remove_user};
+pub use policy::check_hooks;
+pub use principal::{Credentials, Denied, Principal, Proof};
+pub use scram::{ScramFile, add_scram_user, remove_scram_user};
 
-use crate::config::{Config, SubscribeRule};
+use crate::config::Config;
 use crate::metrics::{AuthOutcome, ControlRecorder};
-use acl::Rules;
+use acl::Who;
 use cache::Cache;
+use hook::{Answer, Hook, Question, Verdict};
+use policy::Policy;
 use pool::Pool;
+use scram::Challenge;
 
-/// What a CONNECT presents.
-#[derive(Clone)]
-pub struct Credentials {
-    pub user_name: Option<Arc<str>>,
-    /// Any bytes (MQTT 5 §3.1.3.6).
-    pub password: Option<Bytes>,
-    /// Common name of the verified client certificate.
-    pub certificate_cn: Option<Arc<str>>,
-    pub client_id: Arc<str>,
-    pub peer: SocketAddr,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let password = self.password.as_ref().map(|_| "…");
-        f.debug_struct("Credentials")
-            .field("user_name", &self.user_name)
-            .field("password", &password)
-            .field("certificate_cn", &self.certificate_cn)
-            .field("client_id", &self.client_id)
-            .field("peer", &self.peer)
-            .finish()
-    }
-}
-
-/// An authenticated user; `None` is the anonymous one. A name that nothing verified never gets here.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Principal {
-    pub user: Option<Arc<str>>,
-}
-
-/// Why a client is not let in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
-    #[error("user name or password is wrong")]
-    BadCredentials,
-    #[error("credentials are needed")]
-    NotAuthorized,
-    /// Too many password checks wait.
-    #[error("too many clients are being authenticated; try again")]
-    Busy,
-}
-
-impl Denied {
-    /// For CONNACK; 3.1.1 return codes 4, 5 and 3.
-    #[must_use]
-    pub const fn reason(self) -> ReasonCode {
-        match self {
-            Self::BadCredentials => ReasonCode::BadUserNameOrPassword,
-            Self::NotAuthorized => ReasonCode::NotAuthorized,
-            Self::Busy => ReasonCode::ServerBusy,
-        }
-    }
-}
+/// Bytes of a nonce, before it is written in base64.
+const NONCE_BYTES: usize = 18;
 
 /// A decision that may need a password check on another thread.
 pub type Authenticating<'a> = Pin<Box<dyn Future<Output = Result<Principal, Denied>> + Send + 'a>>;
@@ -97,91 +68,12 @@ pub trait Authenticator: Send + Sync + fmt::Debug {
 
 /// Says what a user may do.
 pub trait Authoriser: Send + Sync + fmt::Debug {
-    /// The rules of a user as they are now.
-    fn grants(&self, user: Option<&str>) -> Grants;
+    /// The rules of a client as they are now.
+    fn grants(&self, user: Option<&str>, brought: &Brought) -> Grants;
+    /// Whether anybody may be denied anything, with the epoch of that answer.
+    fn restricts(&self) -> (bool, u64);
     /// Grows with every change of the rules.
     fn epoch(&self) -> u64;
-}
-
-/// The rules of one user under one policy. Cheap to clone; keep it with the session and take it anew when the epoch moved.
-#[derive(Debug, Clone)]
-pub struct Grants {
-    epoch: u64,
-    user: Option<Arc<str>>,
-    /// `None`: no ACL, everything is allowed.
-    rules: Option<Arc<Rules>>,
-    subscribe: SubscribeRule,
-}
-
-impl Grants {
-    /// Epoch of the policy that these rules come from.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Whether there is an ACL at all; without one every question is answered yes.
-    #[must_use]
-    pub fn is_restricted(&self) -> bool {
-        self.rules.is_some()
-    }
-
-    #[must_use]
-    pub fn may_publish(&self, client_id: &str, topic: &str) -> bool {
-        match &self.rules {
-            None => true,
-            Some(rules) => rules.may_write(self.user.as_deref(), client_id, topic),
-        }
-    }
-
-    /// Whether a message on `topic` may be delivered.
-    #[must_use]
-    pub fn may_read(&self, client_id: &str, topic: &str) -> bool {
-        match &self.rules {
-            None => true,
-            Some(rules) => rules.may_read(self.user.as_deref(), client_id, topic),
-        }
-    }
-
-    /// Whether `filter` may be subscribed to, `$share/…/` included or not.
-    #[must_use]
-    pub fn may_subscribe(&self, client_id: &str, filter: &str) -> Subscribing {
-        match &self.rules {
-            None => Subscribing::Granted,
-            Some(rules) => rules.subscribing(self.user.as_deref(), client_id, filter, self.subscribe),
-        }
-    }
-}
-
-/// How a connection proved who it is: what has to go on being true for it to stay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proof {
-    /// A password, or nothing for the anonymous user. `certified`: the client's certificate names the same user.
-    Login { certified: bool },
-    /// An authentication method, which asks again by itself.
-    Method,
-}
-
-/// Which files had another content at a reload.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FilesChanged {
-    pub passwords: bool,
-    pub rules: bool,
-}
-
-/// Everything that one configuration says about access.
-#[derive(Debug)]
-struct Policy {
-    epoch: u64,
-    passwords: Option<Arc<PasswordFile>>,
-    acl: Option<Acl>,
-    anonymous: bool,
-    certificate_user: bool,
-    subscribe: SubscribeRule,
-    cache_ms: u64,
-    cache_entries_max: usize,
-    /// Digests of the password file and the rule file.
-    digests: [Option<Digest>; 2],
 }
 
 /// The access control of one node.
@@ -191,24 +83,8 @@ pub struct Authority {
     epoch: AtomicU64,
     cache: Cache,
     pool: Pool,
+    random: SystemRandom,
     metrics: ControlRecorder,
-}
-
-impl Policy {
-    fn read(config: &Config, epoch: u64) -> Result<Self, AuthFileError> {
-        let auth = &config.auth;
-        Ok(Self {
-            epoch,
-            passwords: auth.password_file.as_deref().map(PasswordFile::read).transpose()?.map(Arc::new),
-            acl: config.acl.file.as_deref().map(Acl::read).transpose()?,
-            anonymous: config.anonymous(),
-            certificate_user: auth.certificate_user,
-            subscribe: config.acl.subscribe,
-            cache_ms: u64::from(auth.cache_s) * 1_000,
-            cache_entries_max: auth.cache_entries_max,
-            digests: [digest(auth.password_file.as_deref())?, digest(config.acl.file.as_deref())?],
-        })
-    }
 }
 
 impl Authority {
@@ -225,27 +101,25 @@ impl Authority {
             epoch: AtomicU64::new(1),
             cache: Cache::new().map_err(|_| AuthFileError::Random)?,
             pool,
+            random: SystemRandom::new(),
             metrics,
         })
     }
 
-    /// Reads the files again and swaps the policy. The next message of a connected client meets the new rules, and whoever
-    /// [`Self::admits`] no more is to be closed.
+    /// Reads the files again and swaps the policy; the keys of the files whose content changed. The next message of a connected client
+    /// meets the new rules, and whoever [`Self::admits`] no more is to be closed.
     ///
     /// # Errors
     /// As [`Authority::open`]; the old policy then stays in force.
-    pub fn reload(&self, config: &Config) -> Result<FilesChanged, AuthFileError> {
+    pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, AuthFileError> {
         let policy = Policy::read(config, self.epoch.load(Ordering::Acquire) + 1)?;
         let epoch = policy.epoch;
-        let [passwords, rules] = {
-            let before = self.policy.load();
-            [0, 1].map(|file| before.digests[file] != policy.digests[file])
-        };
+        let changed = policy.changed_since(&self.policy.load());
         self.policy.store(Arc::new(policy));
         self.cache.clear();
         // After the store: who sees the new epoch gets the new policy.
         self.epoch.store(epoch, Ordering::Release);
-        Ok(FilesChanged { passwords, rules })
+        Ok(changed)
     }
 
     /// Decides who the client is. Does not block: a password is hashed on the pool unless it was right a short time ago.
@@ -265,60 +139,172 @@ impl Authority {
 
     async fn decide(&self, credentials: Credentials) -> Result<(Principal, AuthOutcome), Denied> {
         let policy = self.policy.load_full();
-        if let (true, Some(cn)) = (policy.certificate_user, credentials.certificate_cn) {
+        if let (true, Some(cn)) = (policy.certificate_user, &credentials.certificate_cn) {
             // A client that says it is someone else than its certificate does is not guessed about.
-            let same = credentials.user_name.is_none_or(|name| name == cn);
-            return if same { named(cn, AuthOutcome::Certificate) } else { Err(Denied::BadCredentials) };
+            let same = credentials.user_name.as_ref().is_none_or(|name| name == cn);
+            return if same { certified(cn.clone()) } else { Err(Denied::BadCredentials) };
         }
-        let anonymous = || {
-            let principal = (Principal { user: None }, AuthOutcome::Anonymous);
+        let is_of_file = credentials.user_name.as_ref().is_some_and(|user| policy.has_user(user));
+        if let (false, Some(tokens), Some(password)) = (is_of_file, &policy.tokens, &credentials.password)
+            && Tokens::looks_like_one(password)
+        {
+            let checked = self.check_token(tokens.clone(), &credentials, password.clone()).await?;
+            return of_no_file(&policy, checked);
+        }
+        if let (false, Some(hook)) = (is_of_file, &policy.hook)
+            && let Some(checked) = ask_hook(hook, &credentials).await?
+        {
+            return of_no_file(&policy, checked);
+        }
+        let nobody = || {
+            let principal = (Principal::new(None, LOGIN), AuthOutcome::Anonymous);
             policy.anonymous.then_some(principal).ok_or(Denied::NotAuthorized)
         };
-        let Some(passwords) = policy.passwords.clone() else { return anonymous() };
-        let Some(user) = credentials.user_name else { return anonymous() };
-        let Some(password) = credentials.password else { return Err(Denied::BadCredentials) };
+        match (&policy.passwords, credentials.user_name, credentials.password) {
+            (Some(_), Some(_), None) => Err(Denied::BadCredentials),
+            (Some(passwords), Some(user), Some(password)) => {
+                self.check_password(&policy, passwords.clone(), credentials.peer, user, password).await
+            }
+            // A name or a password was given to be looked at: that nothing here can is no reason to let it pass.
+            (None, Some(_), _) if policy.authenticates() => Err(Denied::BadCredentials),
+            _ => nobody(),
+        }
+    }
 
+    /// The signature is verified on the pool, as passwords are: what one address floods it with holds up nobody else.
+    async fn check_token(
+        &self,
+        tokens: Arc<Tokens>,
+        credentials: &Credentials,
+        token: Bytes,
+    ) -> Result<(Principal, AuthOutcome), Denied> {
+        let (name, client_id) = (credentials.user_name.clone(), credentials.client_id.clone());
+        let now_ms = credentials.now.0;
+        let check = move || tokens.check(&token, name.as_deref(), &client_id, now_ms);
+        let checked = self.pool.run(credentials.peer.ip(), check).await.ok_or(Denied::Busy)?;
+        let bearer = checked.map_err(|fault| {
+            tracing::debug!(client_id = %credentials.client_id, %fault, "a token is not taken");
+            Denied::BadCredentials
+        })?;
+        let principal = Principal {
+            until: Some(Millis(bearer.until_ms)),
+            rules: bearer.rules,
+            ..Principal::new(Some(bearer.user), Proof::Token(bearer.key))
+        };
+        named(principal, AuthOutcome::Token)
+    }
+
+    async fn check_password(
+        &self,
+        policy: &Policy,
+        passwords: Arc<PasswordFile>,
+        peer: SocketAddr,
+        user: Arc<str>,
+        password: Bytes,
+    ) -> Result<(Principal, AuthOutcome), Denied> {
         let tag = self.cache.tag(policy.epoch, &user, &password);
         if policy.cache_ms > 0 && self.cache.contains(&tag) {
-            return named(user, AuthOutcome::Cached);
+            return named(Principal::new(Some(user), LOGIN), AuthOutcome::Cached);
         }
         let name = Arc::clone(&user);
         let verify = move || passwords.verify(&name, &password);
-        let right = self.pool.run(credentials.peer.ip(), verify).await.ok_or(Denied::Busy)?;
+        let right = self.pool.run(peer.ip(), verify).await.ok_or(Denied::Busy)?;
         if !right {
             return Err(Denied::BadCredentials);
         }
         if policy.cache_ms > 0 {
             self.cache.insert(tag, policy.cache_ms, policy.cache_entries_max);
         }
-        named(user, AuthOutcome::Password)
+        named(Principal::new(Some(user), LOGIN), AuthOutcome::Password)
+    }
+
+    /// Whoever is let in, with the rules that the hook for rules adds to those it brought.
+    ///
+    /// # Errors
+    /// The hook does not let it in, or does not answer.
+    pub async fn with_rules(
+        &self,
+        principal: Principal,
+        client_id: &str,
+        peer: SocketAddr,
+        now: Millis,
+    ) -> Result<Principal, Denied> {
+        let policy = self.policy.load_full();
+        let Some(hook) = &policy.rules_hook else { return Ok(principal) };
+        let question = Question {
+            client_id,
+            username: principal.user.as_deref(),
+            password: None,
+            password_base64: None,
+            address: peer.ip().to_canonical().to_string(),
+            certificate_cn: None,
+        };
+        let answer = hook.ask(&question, now.0).await?;
+        match answer.result {
+            Verdict::Ignore => return Ok(principal),
+            Verdict::Deny => return Err(Denied::NotAuthorized),
+            Verdict::Allow if answer.is_over(now.0) => return Err(Denied::NotAuthorized),
+            Verdict::Allow => {}
+        }
+        let added = rules_of(&answer, principal.user.as_deref(), client_id)?;
+        let until = [principal.until, answer.until_ms().map(Millis)].into_iter().flatten().min();
+        let rules = match (principal.rules, added) {
+            (Some(brought), Some(added)) => Some(Arc::new(brought.joined(&added))),
+            (brought, added) => brought.or(added),
+        };
+        Ok(Principal { until, rules, ..principal })
+    }
+
+    /// One step of an enhanced authentication (MQTT 5 §4.12) with SCRAM-SHA-256.
+    ///
+    /// # Errors
+    /// The method is not known here, or why the client is not let in.
+    pub fn exchange(&self, request: AuthRequest) -> Result<AuthStep, Denied> {
+        let policy = self.policy.load();
+        let file = policy.scram.as_ref().filter(|_| &*request.method == scram::METHOD);
+        let Some(file) = file else { return Err(Denied::UnknownMethod) };
+        let step = match request.state {
+            None => Challenge::new(file, &request.data, &self.nonce()?).map(|challenge| AuthStep::Continue {
+                data: challenge.server_first().as_bytes().into(),
+                state: Box::new(challenge),
+            }),
+            // No other state was given out.
+            Some(state) => match state.downcast::<Challenge>() {
+                Ok(challenge) => challenge.finish(&request.data).map(|finished| {
+                    self.metrics.auth(AuthOutcome::Scram);
+                    AuthStep::Complete(Authenticated {
+                        user: finished.user,
+                        method: request.method.clone(),
+                        data: Some(finished.server_final),
+                    })
+                }),
+                Err(_) => return Err(Denied::NotAuthorized),
+            },
+        };
+        step.map_err(|fault| {
+            tracing::debug!(peer = %request.peer.address, %fault, "a SCRAM exchange failed");
+            self.metrics.auth(AuthOutcome::Denied);
+            Denied::NotAuthorized
+        })
+    }
+
+    fn nonce(&self) -> Result<String, Denied> {
+        let mut nonce = [0; NONCE_BYTES];
+        self.random.fill(&mut nonce).map_err(|_| Denied::Busy)?;
+        Ok(STANDARD.encode(nonce))
     }
 
     /// Whether a connection of `user` (`None`: anonymous) may stay under the policy as it is now. A changed password closes nothing, a
-    /// user that is gone does.
+    /// user that is gone does, and so does the key of a token that is gone.
     #[must_use]
     pub fn admits(&self, user: Option<&str>, proof: Proof) -> bool {
-        let policy = self.policy.load();
-        match (user, proof) {
-            (_, Proof::Method) => true,
-            (None, Proof::Login { .. }) => policy.anonymous,
-            (Some(user), Proof::Login { certified }) => {
-                (certified && policy.certificate_user)
-                    || policy.passwords.as_ref().is_some_and(|passwords| passwords.contains(user))
-            }
-        }
+        self.policy.load().admits(user, proof)
     }
 
-    /// The rules of a user as they are now.
+    /// The rules of a client as they are now.
     #[must_use]
-    pub fn grants(&self, user: Option<&str>) -> Grants {
-        let policy = self.policy.load();
-        Grants {
-            epoch: policy.epoch,
-            user: user.map(Arc::from),
-            rules: policy.acl.as_ref().map(|acl| acl.rules(user)),
-            subscribe: policy.subscribe,
-        }
+    pub fn grants(&self, user: Option<&str>, brought: &Brought) -> Grants {
+        self.policy.load().grants(user, brought)
     }
 
     /// Grows with every reload.
@@ -328,19 +314,70 @@ impl Authority {
     }
 }
 
-/// SHA-256 of a file.
-type Digest = [u8; 32];
-
-fn digest(path: Option<&std::path::Path>) -> Result<Option<Digest>, AuthFileError> {
-    let Some(path) = path else { return Ok(None) };
-    let text = error::read_text(path)?;
-    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-    Ok(Digest::try_from(digest.as_ref()).ok())
+/// Nor is a user of a file let in by somebody else whom a CONNECT without a name asks.
+fn of_no_file(
+    policy: &Policy,
+    checked: (Principal, AuthOutcome),
+) -> Result<(Principal, AuthOutcome), Denied> {
+    let is_of_file = checked.0.user.as_ref().is_some_and(|user| policy.has_user(user));
+    if is_of_file { Err(Denied::BadCredentials) } else { Ok(checked) }
 }
 
-fn named(user: Arc<str>, outcome: AuthOutcome) -> Result<(Principal, AuthOutcome), Denied> {
-    session::id::check_identity(&user, session::limits::UID_BYTES_MAX).map_err(|_| Denied::BadCredentials)?;
-    Ok((Principal { user: Some(user) }, outcome))
+/// `None`: the hook does not know the client.
+async fn ask_hook(
+    hook: &Arc<Hook>,
+    credentials: &Credentials,
+) -> Result<Option<(Principal, AuthOutcome)>, Denied> {
+    let now_ms = credentials.now.0;
+    let password = credentials.password.as_deref();
+    let text = password.and_then(|password| std::str::from_utf8(password).ok());
+    let question = Question {
+        client_id: &credentials.client_id,
+        username: credentials.user_name.as_deref(),
+        password: text,
+        password_base64: password.filter(|_| text.is_none()).map(|password| STANDARD.encode(password)),
+        address: credentials.peer.ip().to_canonical().to_string(),
+        certificate_cn: credentials.certificate_cn.as_deref(),
+    };
+    let answer = hook.ask(&question, now_ms).await?;
+    match answer.result {
+        Verdict::Ignore => return Ok(None),
+        Verdict::Deny => return Err(Denied::BadCredentials),
+        Verdict::Allow if answer.is_over(now_ms) => return Err(Denied::BadCredentials),
+        Verdict::Allow => {}
+    }
+    let said = || credentials.user_name.clone().filter(|name| !name.is_empty());
+    let user = answer.user.as_deref().map(Arc::from).or_else(said);
+    let rules = rules_of(&answer, user.as_deref(), &credentials.client_id)?;
+    let principal =
+        Principal { until: answer.until_ms().map(Millis), rules, ..Principal::new(user, Proof::Hook) };
+    named(principal, AuthOutcome::Hook).map(Some)
+}
+
+/// Rules that cannot be read are no rules to let anybody in with.
+fn rules_of(
+    answer: &Answer,
+    user: Option<&str>,
+    client_id: &str,
+) -> Result<Option<Arc<ClientRules>>, Denied> {
+    let Some(acl) = &answer.acl else { return Ok(None) };
+    let rules = ClientRules::read(acl, Who { user, client_id });
+    rules.map(|rules| Some(Arc::new(rules))).ok_or(Denied::Unavailable)
+}
+
+/// A user name that was proved by itself, or nobody.
+const LOGIN: Proof = Proof::Login { certified: false };
+
+fn certified(cn: Arc<str>) -> Result<(Principal, AuthOutcome), Denied> {
+    named(Principal::new(Some(cn), Proof::Login { certified: true }), AuthOutcome::Certificate)
+}
+
+fn named(principal: Principal, outcome: AuthOutcome) -> Result<(Principal, AuthOutcome), Denied> {
+    let is_name = |user: &Arc<str>| session::id::check_identity(user, session::limits::UID_BYTES_MAX).is_ok();
+    if !principal.user.as_ref().is_none_or(is_name) {
+        return Err(Denied::BadCredentials);
+    }
+    Ok((principal, outcome))
 }
 
 impl Authenticator for Authority {
@@ -350,8 +387,12 @@ impl Authenticator for Authority {
 }
 
 impl Authoriser for Authority {
-    fn grants(&self, user: Option<&str>) -> Grants {
-        Self::grants(self, user)
+    fn grants(&self, user: Option<&str>, brought: &Brought) -> Grants {
+        Self::grants(self, user, brought)
+    }
+    fn restricts(&self) -> (bool, u64) {
+        let policy = self.policy.load();
+        (policy.restricts(), policy.epoch)
     }
     fn epoch(&self) -> u64 {
         Self::epoch(self)

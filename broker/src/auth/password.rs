@@ -4,11 +4,8 @@
 //! SHA-512(password, salt); salt and hash are base64. Only `$7$` is written, never plain text.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
 use std::num::NonZeroU32;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,6 +13,7 @@ use ring::rand::SecureRandom as _;
 use ring::{digest, hmac, pbkdf2, rand};
 
 use super::error::{AuthFileError, read_text};
+use super::user_file::{check_name, replace, split_line, without};
 
 /// What we write. mosquitto's tool writes 101, which a graphics card tries by the million.
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(100_000).expect("not zero");
@@ -104,19 +102,6 @@ impl PasswordFile {
     }
 }
 
-/// `None` for blank lines and comments.
-fn split_line(line: &str) -> Result<Option<(&str, &str)>, String> {
-    let line = line.trim();
-    if line.is_empty() || line.starts_with('#') {
-        return Ok(None);
-    }
-    let (user, hash) = line.split_once(':').ok_or("has no ':' between user and password hash")?;
-    if user.is_empty() {
-        return Err("has no user name before the ':'".to_owned());
-    }
-    Ok(Some((user, hash)))
-}
-
 impl Hash {
     fn parse(text: &str) -> Result<Self, String> {
         let plain = || {
@@ -190,14 +175,7 @@ fn parse_hash(text: &str) -> Result<[u8; HASH_BYTES], String> {
 /// # Errors
 /// A user name that cannot stand in the file, a damaged file, I/O. The file is then unchanged.
 pub fn add_user(path: &Path, user: &str, password: &[u8]) -> Result<bool, AuthFileError> {
-    let refuse = |what: String| AuthFileError::UserName { name: user.to_owned(), what };
-    session::id::check_identity(user, session::limits::UID_BYTES_MAX)
-        .map_err(|error| refuse(error.to_string()))?;
-    if user.starts_with('#') || user.trim() != user || user.chars().any(|c| c == ':' || c.is_control()) {
-        return Err(refuse(
-            "begins with '#' or white space, or contains ':' or a control character".to_owned(),
-        ));
-    }
+    check_name(user)?;
     let text = if path.exists() { read_text(path)? } else { String::new() };
     let entry = format!("{user}:{}", Hash::write(password)?);
     let (mut lines, known) = without_user(path, &text, user)?;
@@ -226,28 +204,5 @@ fn without_user<'a>(path: &Path, text: &'a str, user: &str) -> Result<(Vec<&'a s
         line,
         what,
     })?;
-    let is_user = |line: &&str| matches!(split_line(line), Ok(Some((name, _))) if name == user);
-    Ok((text.lines().filter(|line| !is_user(line)).collect(), file.users.contains_key(user)))
-}
-
-/// Writes the new file beside the old one and renames it, so that a crash leaves one of the two whole. Keeps the mode.
-fn replace(path: &Path, lines: &[&str]) -> Result<(), AuthFileError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    let write = || {
-        let mode = std::fs::metadata(path).map_or(0o600, |meta| meta.mode() & 0o777);
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-        for line in lines {
-            writeln!(file, "{line}")?;
-        }
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        let directory =
-            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(directory)?.sync_all()
-    };
-    write().map_err(|source| AuthFileError::Write { path: path.to_owned(), source })
+    Ok((without(text, user), file.users.contains_key(user)))
 }

@@ -1,7 +1,7 @@
 //! What a configuration needs beside itself: asked by `exactmq check-config`, and by a start before it makes anything.
 
 use crate::admin::AdminToken;
-use crate::auth::{Acl, PasswordFile};
+use crate::auth::{Acl, PasswordFile, ScramFile, Tokens, check_hooks};
 use crate::cluster::link;
 use crate::config::{ConfigError, Loaded, Origin, Problem};
 use crate::node::tls;
@@ -23,6 +23,15 @@ pub(super) fn beside(loaded: Loaded) -> Result<Loaded, ConfigError> {
     };
     if let Some(Err(error)) = config.auth.password_file.as_deref().map(PasswordFile::read) {
         problem("auth.password_file", error.to_string());
+    }
+    if let Some(Err(error)) = config.auth.scram_file.as_deref().map(ScramFile::read) {
+        problem("auth.scram_file", error.to_string());
+    }
+    if let Err(error) = check_hooks(config) {
+        problem("auth.http_ca_file", error.to_string());
+    }
+    if let Err(error) = Tokens::read(&config.auth) {
+        problem("auth.jwt_*", error.to_string());
     }
     if let Some(Err(error)) = config.acl.file.as_deref().map(Acl::read) {
         problem("acl.file", error.to_string());

@@ -31,8 +31,8 @@ fn commands_and_flags_are_as_promised() {
         "queue members --json --channel queue/0/1 --kind share --role consumer --status offline --name a --node 1 --sort name",
         "node list --json",
         "node show 1",
-        "user add u --file f",
-        "user remove u --config c",
+        "user add u --file f --password-file p --admin http://h:1 --token-file t",
+        "user remove u --config c --data-dir d",
         "check-config --config f --json",
         "version --json",
     ] {

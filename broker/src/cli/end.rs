@@ -90,14 +90,8 @@ fn end_all(args: &EndArgs, mut body: Value) -> Result<(), CliError> {
         }
     }
     let client = Client::new(&args.remote)?;
-    let mut job = client.post("/v1/end", &body)?;
-    let path = format!("/v1/end/{}", cell(&job, "job"));
-    while job.get("state").and_then(Value::as_str) == Some("running") {
-        std::thread::sleep(LOOK);
-        job = client.get(&format!("{path}{}", query(&[("limit", Some("1".to_owned()))])))?;
-    }
-    let shown = [("only", Some("failed".to_owned())), ("limit", Some(FAILED_SHOWN.to_string()))];
-    let failed = client.get(&format!("{path}{}", query(&shown)))?;
+    let job = client.post("/v1/end", &body)?;
+    let failed = finish(&client, job)?;
     if args.remote.json {
         print_json(&failed);
     } else {
@@ -106,7 +100,18 @@ fn end_all(args: &EndArgs, mut body: Value) -> Result<(), CliError> {
     outcome(&failed)
 }
 
-fn told(job: &Value) -> String {
+/// Waits until a job is over; it then names the sessions that were not ended.
+pub(super) fn finish(client: &Client, mut job: Value) -> Result<Value, CliError> {
+    let path = format!("/v1/end/{}", cell(&job, "job"));
+    while job.get("state").and_then(Value::as_str) == Some("running") {
+        std::thread::sleep(LOOK);
+        job = client.get(&format!("{path}{}", query(&[("limit", Some("1".to_owned()))])))?;
+    }
+    let shown = [("only", Some("failed".to_owned())), ("limit", Some(FAILED_SHOWN.to_string()))];
+    client.get(&format!("{path}{}", query(&shown)))
+}
+
+pub(super) fn told(job: &Value) -> String {
     let columns = ["namespace", "client_id", "result", "detail"];
     let rows: Vec<Vec<String>> =
         results(job).iter().map(|one| columns.iter().map(|column| cell(one, column)).collect()).collect();
@@ -119,7 +124,7 @@ fn results(job: &Value) -> &[Value] {
     job.get("results").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn outcome(job: &Value) -> Result<(), CliError> {
+pub(super) fn outcome(job: &Value) -> Result<(), CliError> {
     let failed = job.get("failed").and_then(Value::as_u64).unwrap_or_default();
     if job.get("state").and_then(Value::as_str) != Some("done") {
         return Err(CliError::failed(&format!("the job is not done: {}", cell(job, "detail"))));

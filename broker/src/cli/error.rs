@@ -57,6 +57,15 @@ impl CliError {
         Self { code: if unproved { Self::UNPROVED } else { Self::FAILED }, message: message.into() }
     }
 
+    pub(super) fn is_unreachable(&self) -> bool {
+        self.code == Self::UNREACHABLE
+    }
+
+    /// The same, with what was done before it in front.
+    pub(super) fn after(self, done: &str) -> Self {
+        Self { message: format!("{done}{}", self.message), ..self }
+    }
+
     pub(super) fn exit_code(&self) -> u8 {
         self.code
     }

@@ -39,6 +39,11 @@ impl Client {
         Ok(Self { authority, token })
     }
 
+    /// `host:port`.
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
+    }
+
     pub(super) fn get(&self, path: &str) -> Result<Value, CliError> {
         self.call("GET", path, None)
     }

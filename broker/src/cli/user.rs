@@ -1,106 +1,144 @@
-//! `exactmq user add|remove`: edits the password file. A running node takes it in on SIGHUP.
+//! `exactmq user add|remove`: edits the files of users, and tells the node that runs with it.
 
-use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::path::PathBuf;
+mod told;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
 use clap::{Args, Subcommand};
 
-use super::ServeArgs;
 use super::error::CliError;
 use super::output::{print, visible};
-use crate::auth::{add_user, remove_user};
+use super::{DATA_DIR, Remote, ServeArgs};
+use crate::auth::{add_scram_user, add_user, remove_scram_user, remove_user};
+use told::Running;
 
 /// Bytes of the longest password, as MQTT carries it (MQTT 5 §3.1.3.6).
 const PASSWORD_BYTES_MAX: u64 = 65_535;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Add a user, or change the password of one; the password is read from standard input
+    /// Add a user, or change the password of one; a node that runs is told
     Add {
         name: String,
         #[command(flatten)]
         file: FileArgs,
-        /// The password itself; other users of this machine can see it while the command runs
-        #[arg(long, value_name = "TEXT")]
-        password: Option<String>,
+        /// File whose first line is the password [default: ask, or read standard input]
+        #[arg(long, value_name = "FILE")]
+        password_file: Option<PathBuf>,
+        #[command(flatten)]
+        remote: Remote,
     },
-    /// Remove a user
+    /// Remove a user from a file; a node that runs ends its connections, its sessions and what is queued for them
     Remove {
         name: String,
         #[command(flatten)]
         file: FileArgs,
+        #[command(flatten)]
+        remote: Remote,
     },
 }
 
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
-    /// Password file [default: auth.password_file of the configuration]
+    /// The file [default: auth.password_file, or auth.scram_file, of the configuration]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Configuration file that names the password file
+    /// Configuration file that names it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// A verifier for SCRAM-SHA-256, in a file of its own, instead of a password hash
+    #[arg(long)]
+    scram: bool,
 }
 
 impl FileArgs {
-    fn path(self) -> Result<PathBuf, CliError> {
-        if let Some(file) = self.file {
-            return Ok(file);
+    /// The file, and where the node that uses it keeps its data.
+    fn locate(&self, mut remote: Remote) -> Result<(PathBuf, Remote), CliError> {
+        if let Some(file) = &self.file {
+            return Ok((file.clone(), remote));
         }
-        let args = ServeArgs { config: self.config, ..ServeArgs::default() };
+        let args = ServeArgs { config: self.config.clone(), ..ServeArgs::default() };
         let loaded = args.load().map_err(|error| CliError::usage(error.to_string()))?;
-        loaded.config.auth.password_file.ok_or_else(|| {
-            CliError::usage(
-                "which password file? use --file FILE, or a --config FILE that sets auth.password_file",
-            )
-        })
+        if remote.data_dir.as_os_str() == DATA_DIR {
+            remote.data_dir = loaded.config.node.data_dir;
+        }
+        let auth = loaded.config.auth;
+        let (file, key) = if self.scram {
+            (auth.scram_file, "auth.scram_file")
+        } else {
+            (auth.password_file, "auth.password_file")
+        };
+        let file = file.ok_or_else(|| {
+            CliError::usage(format!("which file? use --file FILE, or a --config FILE that sets {key}"))
+        })?;
+        Ok((file, remote))
     }
 }
 
 pub(super) fn run(command: Command) -> Result<(), CliError> {
     match command {
-        Command::Add { name, file, password } => {
-            let path = file.path()?;
-            let password = password.map_or_else(read_password, |text| Ok(text.into_bytes()))?;
+        Command::Add { name, file, password_file, remote } => {
+            let (path, remote) = file.locate(remote)?;
+            let running = Running::find(&remote)?;
+            let password = password_file.map_or_else(ask_password, |file| read_password(&file))?;
             if password.is_empty() {
                 return Err(CliError::usage("the password is empty"));
             }
-            let new = add_user(&path, &name, &password).map_err(|error| CliError::failed(&error))?;
+            let add = if file.scram { add_scram_user } else { add_user };
+            let new = add(&path, &name, &password).map_err(|error| CliError::failed(&error))?;
             let what = if new { "added" } else { "changed the password of" };
             print(&format!("{what} {} in {}\n", visible(&name), path.display()));
-            Ok(())
+            running.map_or(Ok(()), |running| running.added(&name))
         }
-        Command::Remove { name, file } => {
-            let path = file.path()?;
-            remove_user(&path, &name).map_err(|error| CliError::failed(&error))?;
+        Command::Remove { name, file, remote } => {
+            let (path, remote) = file.locate(remote)?;
+            let running = Running::find(&remote)?;
+            let remove = if file.scram { remove_scram_user } else { remove_user };
+            remove(&path, &name).map_err(|error| CliError::failed(&error))?;
             print(&format!("removed {} from {}\n", visible(&name), path.display()));
-            Ok(())
+            running.map_or(Ok(()), |running| running.removed(&name))
         }
     }
 }
 
+/// The first line of a file.
+fn read_password(path: &Path) -> Result<Vec<u8>, CliError> {
+    let failed = |error| CliError::failed(&format!("{}: {error}", path.display()));
+    let mut file = BufReader::new(File::open(path).map_err(failed)?);
+    first_line(&mut file).map_err(failed)?.ok_or_else(too_long)
+}
+
 /// The first line of standard input; from a terminal without echo.
-fn read_password() -> Result<Vec<u8>, CliError> {
+fn ask_password() -> Result<Vec<u8>, CliError> {
     let stdin = std::io::stdin();
     let terminal = stdin.is_terminal();
     if terminal {
         let _ = write!(std::io::stderr(), "Password: ");
         echo(false);
     }
-    let mut line = Vec::new();
-    let read = stdin.lock().take(PASSWORD_BYTES_MAX + 2).read_until(b'\n', &mut line);
+    let read = first_line(&mut stdin.lock());
     if terminal {
         echo(true);
         let _ = writeln!(std::io::stderr());
     }
-    read.map_err(|error| CliError::failed(&format!("cannot read the password: {error}")))?;
+    read.map_err(|error| CliError::failed(&format!("cannot read the password: {error}")))?
+        .ok_or_else(too_long)
+}
+
+/// Without its end of line; `None`: it is longer than a password may be.
+fn first_line(input: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    input.take(PASSWORD_BYTES_MAX + 2).read_until(b'\n', &mut line)?;
     let text = line.strip_suffix(b"\n").unwrap_or(&line);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    if text.len() as u64 > PASSWORD_BYTES_MAX {
-        return Err(CliError::usage(format!("the password has more than {PASSWORD_BYTES_MAX} bytes")));
-    }
-    Ok(text.to_vec())
+    Ok((text.len() as u64 <= PASSWORD_BYTES_MAX).then(|| text.to_vec()))
+}
+
+fn too_long() -> CliError {
+    CliError::usage(format!("the password has more than {PASSWORD_BYTES_MAX} bytes"))
 }
 
 /// Best effort: a terminal without stty shows what is typed.

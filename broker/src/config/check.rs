@@ -31,7 +31,7 @@ pub(super) fn check(
         if is_reachable(&listener.address) && !is_guarded(config, listener) {
             let message = format!(
                 "listener.{name}.address {} is reachable from outside and nothing authenticates its clients; set \
-                 auth.password_file, or tls_client_auth = \"required\", or write auth.anonymous = true if everyone may come in",
+                 auth.password_file or another authenticator, or tls_client_auth = \"required\", or write auth.anonymous = true if everyone may come in",
                 listener.address
             );
             problem("address", message);
@@ -45,6 +45,7 @@ pub(super) fn check(
             warnings.push(Problem { origin: origin(&key(field)), message });
         }
     }
+    check_hooks(config, &origin, problems);
     check_duplicates(config, &origin, problems);
     check_namespaces(config, &origin, problems);
     check_cluster(config, &origin, problems);
@@ -52,14 +53,29 @@ pub(super) fn check(
         let message = "isolation.fence_auto is true, but isolation.fence_agent says not what to run";
         problems.push(Problem { origin: origin("isolation.fence_auto"), message: message.to_owned() });
     }
-    if config.auth.password_file.is_none() && config.acl.file.is_some() && !certificates(config) {
-        let message = "without auth.password_file or client certificates every client is anonymous: the user \
+    if !config.auth.is_configured() && config.acl.file.is_some() && !certificates(config) {
+        let message = "without an authenticator or client certificates every client is anonymous: the user \
                        sections of acl.file match nobody";
         warnings.push(Problem { origin: origin("acl.file"), message: message.to_owned() });
     }
     if config.admin.address.0.is_some_and(|address| is_reachable(&address)) {
         let message = "admin.address is reachable from outside and speaks plain HTTP: put TLS in front of it";
         warnings.push(Problem { origin: origin("admin.address"), message: message.to_owned() });
+    }
+}
+
+/// Passwords do not cross a network where others may read them.
+fn check_hooks(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
+    for (key, url) in [("auth.http_url", &config.auth.http_url), ("acl.http_url", &config.acl.http_url)] {
+        let Some(url) = url else { continue };
+        let message = if url.is_secure() && config.auth.http_ca_file.is_none() {
+            format!("{key} is https, and auth.http_ca_file says not who signs its certificate")
+        } else if !url.is_secure() && !url.is_loopback() {
+            format!("{key} is plain http to another machine: passwords could be read on the way; use https")
+        } else {
+            continue;
+        };
+        problems.push(Problem { origin: origin(key), message });
     }
 }
 
@@ -190,7 +206,7 @@ fn is_reachable(address: &SocketAddr) -> bool {
 /// Whether someone decided who may come in here.
 fn is_guarded(config: &Config, listener: &Listener) -> bool {
     config.auth.anonymous == Some(true)
-        || config.auth.password_file.is_some()
+        || config.auth.is_configured()
         || listener.protocol.is_secure() && listener.tls_client_auth == ClientAuth::Required
 }
 

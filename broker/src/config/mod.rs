@@ -7,6 +7,7 @@
 mod check;
 mod document;
 mod error;
+mod hook;
 mod load;
 mod reload;
 mod schema;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::{ConfigError, Origin, Problem};
+pub use hook::HookUrl;
 pub use load::{Loaded, Sources};
 pub use reload::Reload;
 pub use storage::EngineKind;
@@ -274,6 +276,70 @@ pub struct Auth {
     pub cache_entries_max: usize,
     pub hash_threads: u16,
     pub hash_queue_max: usize,
+    /// The key of HS256.
+    pub jwt_secret_file: Option<PathBuf>,
+    /// Keys of RS256 and ES256, in PEM.
+    pub jwt_public_key_file: Option<PathBuf>,
+    /// Keys of all kinds, as a JSON Web Key Set.
+    pub jwt_jwks_file: Option<PathBuf>,
+    pub jwt_issuer: Option<Arc<str>>,
+    pub jwt_audience: Option<Arc<str>>,
+    pub jwt_user_claim: Arc<str>,
+    pub jwt_leeway_s: u32,
+    /// Verifiers for SCRAM-SHA-256.
+    pub scram_file: Option<PathBuf>,
+    /// Who is asked about clients that nothing above knows.
+    pub http_url: Option<HookUrl>,
+    pub http_ca_file: Option<PathBuf>,
+    pub http_timeout_ms: u32,
+    pub http_cache_s: u32,
+    pub http_in_flight_max: u16,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            anonymous: None,
+            password_file: None,
+            certificate_user: true,
+            cache_s: 300,
+            cache_entries_max: 10_000,
+            hash_threads: 2,
+            hash_queue_max: 4_096,
+            jwt_secret_file: None,
+            jwt_public_key_file: None,
+            jwt_jwks_file: None,
+            jwt_issuer: None,
+            jwt_audience: None,
+            jwt_user_claim: "sub".into(),
+            jwt_leeway_s: 30,
+            scram_file: None,
+            http_url: None,
+            http_ca_file: None,
+            http_timeout_ms: 2_000,
+            http_cache_s: 0,
+            http_in_flight_max: 64,
+        }
+    }
+}
+
+impl Auth {
+    /// Whether tokens are taken.
+    #[must_use]
+    pub fn has_tokens(&self) -> bool {
+        [&self.jwt_secret_file, &self.jwt_public_key_file, &self.jwt_jwks_file]
+            .into_iter()
+            .any(Option::is_some)
+    }
+
+    /// Whether somebody is asked to prove who it is by more than its certificate.
+    #[must_use]
+    pub fn is_configured(&self) -> bool {
+        self.password_file.is_some()
+            || self.scram_file.is_some()
+            || self.http_url.is_some()
+            || self.has_tokens()
+    }
 }
 
 choice! {
@@ -289,6 +355,8 @@ choice! {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Acl {
     pub file: Option<PathBuf>,
+    /// Who is asked for the rules of a client.
+    pub http_url: Option<HookUrl>,
     pub subscribe: SubscribeRule,
 }
 
@@ -384,16 +452,8 @@ impl Default for Config {
                 checkpoint_bytes: 64 << 20,
                 resident_bytes_max: 192 << 20,
             },
-            auth: Auth {
-                anonymous: None,
-                password_file: None,
-                certificate_user: true,
-                cache_s: 300,
-                cache_entries_max: 10_000,
-                hash_threads: 2,
-                hash_queue_max: 4_096,
-            },
-            acl: Acl { file: None, subscribe: SubscribeRule::Cover },
+            auth: Auth::default(),
+            acl: Acl { file: None, http_url: None, subscribe: SubscribeRule::Cover },
             limits: Limits {
                 subscriptions_max: 10_000,
                 filters_max: 1_000,
@@ -415,7 +475,7 @@ impl Config {
     /// Whether clients without credentials are let in: as written, else only while no authenticator is configured.
     #[must_use]
     pub fn anonymous(&self) -> bool {
-        self.auth.anonymous.unwrap_or(self.auth.password_file.is_none())
+        self.auth.anonymous.unwrap_or(!self.auth.is_configured())
     }
 
     /// The file with the bearer token of the admin API.

@@ -40,7 +40,7 @@ impl Raw {
     }
 
     /// The text of a string; an integer or boolean in its place is an error of type.
-    fn text(&self) -> Option<&str> {
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) | Self::Loose(text) => Some(text),
             _ => None,
@@ -291,6 +291,6 @@ macro_rules! choice {
 pub(super) use choice;
 
 /// A TOML basic string.
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

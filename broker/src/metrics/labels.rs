@@ -107,7 +107,7 @@ labels! {
     WillState { Armed = "armed", Waiting = "waiting", Ready = "ready" }
 
     AuthOutcome {
-        Password = "password", Cached = "cached", Certificate = "certificate", Anonymous = "anonymous",
+        Password = "password", Cached = "cached", Certificate = "certificate", Token = "token", Scram = "scram", Hook = "hook", Anonymous = "anonymous",
         Denied = "denied", Busy = "busy",
     }
 

@@ -9,12 +9,14 @@ use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState, 
 use session::time::Millis;
 use storage::backup::About;
 use storage::{GroupId, StorageError};
+use tokio::sync::{mpsc, oneshot};
 
 use super::monitor::Turns;
 use crate::admin::{
     AdminPort, BackupWrite, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand,
-    EndDone, EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, SessionDetail,
-    SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView, WillView,
+    EndDone, EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, ReloadDone,
+    ReloadError, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView,
+    WillView,
 };
 use crate::cluster::Member;
 use crate::cluster::member::REMOVED;
@@ -44,7 +46,14 @@ pub(super) struct Operator {
     pub recorder: ControlRecorder,
     pub retirer: Arc<Retirer>,
     pub lists: Turns,
+    pub reload: mpsc::Sender<ReloadCall>,
 }
+
+/// Somebody waits to hear what a reload did.
+pub type ReloadCall = oneshot::Sender<Result<ReloadDone, ReloadError>>;
+
+/// How long a reload may take.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl AdminPort for Operator {
     fn list_sessions(&self, query: SessionQuery) -> PortFuture<'_, Result<SessionPage, PortError>> {
@@ -134,6 +143,21 @@ impl AdminPort for Operator {
 
     fn boot(&self) -> (u64, Arc<str>) {
         (self.shared.boot.node_id, self.shared.boot.boot_id.clone())
+    }
+
+    fn reload(&self) -> PortFuture<'_, Result<ReloadDone, ReloadError>> {
+        Box::pin(async move {
+            let unavailable = |what: &str| ReloadError::Unavailable(what.to_owned());
+            let (call, answer) = oneshot::channel();
+            self.reload
+                .try_send(call)
+                .map_err(|_| unavailable("too many reloads wait, or the node stops"))?;
+            match tokio::time::timeout(RELOAD_TIMEOUT, answer).await {
+                Ok(Ok(done)) => done,
+                Ok(Err(_)) => Err(unavailable("the node stops")),
+                Err(_) => Err(unavailable("the reload was not done in time")),
+            }
+        })
     }
 
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
 
-use super::{Node, ServeError, Stopped, process};
+use super::{Node, ReloadCall, ServeError, Stopped, process};
+use crate::admin::{ReloadDone, ReloadError};
 use crate::config::Config;
 use crate::usecase::lease::LeaseError;
 
@@ -101,13 +103,19 @@ async fn run_once(
     };
     let restart_wanted = node.restart_wanted();
     let mut restart = false;
+    let mut reloads = node.take_reloads();
     announce(&node);
     let failure = loop {
         tokio::select! {
             wish = signals.next() => match wish {
                 Wish::Stop => break None,
-                Wish::Reload => reload(config, &node, read_config),
+                // What came of it is in the log.
+                Wish::Reload => drop(reload(config, &node, read_config)),
             },
+            Some(call) = next_call(&mut reloads) => {
+                // Whoever asked may be gone.
+                let _ = call.send(reload(config, &node, read_config));
+            }
             () = restart_wanted.notified() => {
                 restart = true;
                 keep_ports(config, &node);
@@ -138,6 +146,10 @@ async fn run_once(
         None if restart => Ok(Ended::Restart),
         None => Ok(Ended::Stopped(stopped)),
     }
+}
+
+async fn next_call(calls: &mut Option<mpsc::Receiver<ReloadCall>>) -> Option<ReloadCall> {
+    calls.as_mut()?.recv().await
 }
 
 /// Time for the answer to the operator who asked for a restart.
@@ -171,12 +183,12 @@ fn announce(node: &Node) {
 
 /// Applies what can be changed while the node runs. A configuration, or a file of users or rules, with a fault changes nothing; a
 /// certificate or key with a fault leaves its listener with the old ones, and does not hold up the rest: a rule may be about to be revoked.
-fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
+fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) -> Result<ReloadDone, ReloadError> {
     let new = match read_config() {
         Ok(new) => new,
         Err(error) => {
             tracing::error!(%error, "the configuration is not reloaded; the running one stays");
-            return;
+            return Err(ReloadError::Faulty(error));
         }
     };
     let difference = config.reload(&new);
@@ -185,19 +197,17 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
         Ok(files) => files,
         Err(error) => {
             tracing::error!(%error, "users and rules are not reloaded; the running configuration stays");
-            return;
+            return Err(ReloadError::Faulty(error.to_string()));
         }
     };
+    let mut failed = Vec::new();
     for error in node.reload_tls(&merged) {
         tracing::error!(%error, "its certificate and key are not reloaded; the running ones stay");
+        failed.push(error.to_string());
     }
     node.shared().slow.set(merged.log.slow_ms);
     let mut changed = difference.changed;
-    for (is_changed, key) in [(files.passwords, "auth.password_file"), (files.rules, "acl.file")] {
-        if is_changed {
-            changed.push(format!("the content of {key}"));
-        }
-    }
+    changed.extend(files.into_iter().map(|key| format!("the content of {key}")));
     // Under the louder of the two levels: a lower one must not hide what it came with.
     let level = merged.log.level;
     let louder = level > config.log.level;
@@ -212,4 +222,5 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) {
         crate::cli::logging::set_level(level);
     }
     *config = merged;
+    Ok(ReloadDone { changed, needs_restart: difference.needs_restart, failed })
 }

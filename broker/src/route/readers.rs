@@ -15,8 +15,8 @@ pub struct Readers {
 
 impl Readers {
     pub(super) fn new(access: &Arc<dyn Authoriser>) -> Self {
-        let grants = access.grants(None);
-        Self { epoch: grants.epoch(), access: grants.is_restricted().then(|| Arc::clone(access)) }
+        let (restricts, epoch) = access.restricts();
+        Self { epoch, access: restricts.then(|| Arc::clone(access)) }
     }
 
     /// Epoch of the rules.
@@ -29,7 +29,8 @@ impl Readers {
     #[must_use]
     pub fn may_read(&self, subscriber: &Subscriber, topic: &str) -> bool {
         self.access.as_ref().is_none_or(|access| {
-            access.grants(subscriber.user.as_deref()).may_read(&subscriber.key.client_id, topic)
+            let grants = access.grants(subscriber.user.as_deref(), &subscriber.brought());
+            grants.may_read(&subscriber.key.client_id, topic)
         })
     }
 

@@ -22,7 +22,7 @@ use super::select::{Outgoing, Shape, Sink, select, select_share};
 use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
 use super::tried::{Left, Tried};
-use crate::auth::Authoriser;
+use crate::auth::{Authoriser, ClientRules};
 
 /// One immutable version of the index.
 #[derive(Debug)]
@@ -163,6 +163,13 @@ impl Router {
     #[must_use]
     pub fn find(&self, group: GroupId, lifetime: u64) -> Option<Arc<Subscriber>> {
         self.writer.lock().directory.get(&(group, lifetime)).cloned()
+    }
+
+    /// The client of a session came with these rules; later publishes on this node see them.
+    pub fn set_brought(&self, subscriber: &Subscriber, rules: Option<Arc<ClientRules>>) {
+        if subscriber.set_brought(rules) && subscriber.subscription_count() > 0 {
+            self.publish(&mut self.writer.lock());
+        }
     }
 
     /// The session is connected from now on.

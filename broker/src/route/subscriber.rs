@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use gateway::link::LinkId;
 use parking_lot::Mutex;
 use session::id::Key;
 use session::topic::TopicFilter;
 use storage::GroupId;
+
+use crate::auth::{Brought, ClientRules};
 
 /// Identity of a subscriber or of a share group in the index; never reused by one process. 0 is nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -31,6 +34,9 @@ pub struct Subscriber {
     load: AtomicU32,
     /// A session with an inbox whose filters other nodes are told of, since it is connected here. Changed under the router's writer lock only.
     pub(super) announced: AtomicBool,
+    /// Rules that its client came with; `is_known`: it came, since the start.
+    rules: ArcSwapOption<ClientRules>,
+    is_known: AtomicBool,
     /// Its filters, sorted; changed under the router's writer lock only.
     pub(super) filters: Mutex<Vec<TopicFilter>>,
 }
@@ -48,6 +54,8 @@ impl Subscriber {
             serial: AtomicU32::new(0),
             load: AtomicU32::new(0),
             announced: AtomicBool::new(false),
+            rules: ArcSwapOption::const_empty(),
+            is_known: AtomicBool::new(false),
             filters: Mutex::new(Vec::new()),
         }
     }
@@ -56,6 +64,26 @@ impl Subscriber {
     #[must_use]
     pub fn id(&self) -> PartyId {
         self.id
+    }
+
+    /// Rules that its client came with, as far as they are known here.
+    #[must_use]
+    pub fn brought(&self) -> Brought {
+        if self.is_known.load(Ordering::Acquire) {
+            Brought::Known(self.rules.load_full())
+        } else {
+            Brought::Unknown
+        }
+    }
+
+    /// A client comes with these; whether that is anything new.
+    pub(super) fn set_brought(&self, rules: Option<Arc<ClientRules>>) -> bool {
+        let is_new = self.brought() != Brought::Known(rules.clone());
+        if is_new {
+            self.rules.store(rules);
+            self.is_known.store(true, Ordering::Release);
+        }
+        is_new
     }
 
     /// Its connection, when it has one.

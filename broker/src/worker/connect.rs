@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gateway::codec::{Connect, ReasonCode, Version, Will};
 use gateway::link::Link;
-use gateway::service::{Accepted, ConnectRequest, Refused};
+use gateway::service::{Accepted, AuthRequest, AuthStep, ConnectRequest, Refused};
 use session::id::{Key, check_identity};
 use session::lifecycle::{SessionRef, WillTemplate};
 use session::limits;
@@ -20,7 +20,7 @@ use super::access::Access;
 use super::client::{Durable, Event, Post, Scopes, Session};
 use super::inbox::Inbox;
 use super::publishes::Publishes;
-use crate::auth::{Credentials, Denied, Proof};
+use crate::auth::{Credentials, Denied, Principal, Proof};
 use crate::events::{Event as Told, EventKind};
 use crate::metrics::{ConnectOutcome, ProtocolLabel};
 use crate::usecase::{ConnectError, ConnectInput, Connected};
@@ -91,15 +91,15 @@ impl Worker {
         let key = Key { namespace, client_id: Arc::clone(&name.client_id) };
         let authenticated = self.authenticate_client(request, &packet, &key);
         let left = self.shared.clock.until(deadline);
-        let user = match tokio::time::timeout(left, authenticated).await {
-            Ok(user) => user?,
+        let principal = match tokio::time::timeout(left, authenticated).await {
+            Ok(principal) => principal?,
             Err(_) => return Err(refused(ConnectError::Deadline)),
         };
-        let mut access = Access::new(&self.shared.auth, user.clone(), proof(request, user.as_deref()));
+        let user = principal.user.clone();
+        let mut access = Access::new(&self.shared.auth, principal.clone());
         // The users may have changed since the password was checked.
-        if !access.is_admitted(&self.shared.auth) {
-            let denied = Denied::NotAuthorized;
-            return Err((refusal(denied.reason(), &denied.to_string()), ConnectOutcome::NotAuthorized));
+        if access.check(&self.shared.auth, self.shared.clock.millis()).is_err() {
+            return Err(denial(Denied::NotAuthorized));
         }
         // CONNECT is refused in its commit as well; here it has not cost the session its connection.
         if self.shared.denies(&key, user.as_ref()) {
@@ -118,10 +118,7 @@ impl Worker {
         };
         // Users and rules may have changed while the previous owner was isolated: the client must be permitted under the new ones.
         let epoch = access.epoch();
-        let permitted = || {
-            self.shared.auth.epoch() == epoch
-                || self.is_permitted(&input, proof(request, input.uid.as_deref()))
-        };
+        let permitted = || self.shared.auth.epoch() == epoch || self.is_permitted(&input, &principal);
         let connected = self.shared.connect(&input, &permitted).await.map_err(refused)?;
         let keep_alive_sec = self.keep_alive(packet.keep_alive_sec);
         let session_present = connected.session_present;
@@ -143,24 +140,44 @@ impl Worker {
         })
     }
 
-    /// Whether the user may be here, with this Will, under the rules as they are now.
-    fn is_permitted(&self, input: &ConnectInput, proof: Proof) -> bool {
-        let auth = &self.shared.auth;
-        let user = input.uid.as_deref();
-        let may_publish =
-            |will: &WillTemplate| auth.grants(user).may_publish(&input.key.client_id, will.message.topic());
-        auth.admits(user, proof) && input.will.as_ref().is_none_or(may_publish)
+    /// One step of an enhanced authentication, before CONNACK or again later (MQTT 5 §4.12).
+    pub(super) fn authenticate_step(&self, request: AuthRequest) -> Result<AuthStep, Refused> {
+        let again = request.again;
+        self.shared.auth.exchange(request).map_err(|denied| {
+            let (refused, outcome) = denial(denied);
+            if let (false, Some(recorder)) = (again, &self.recorder) {
+                recorder.connect(outcome);
+            }
+            refused
+        })
     }
 
-    /// Who the client is; `None`: anonymous.
+    /// Whether the user may be here, with this Will, under the rules as they are now.
+    fn is_permitted(&self, input: &ConnectInput, principal: &Principal) -> bool {
+        let auth = &self.shared.auth;
+        let user = input.uid.as_deref();
+        let may_publish = |will: &WillTemplate| {
+            let grants = auth.grants(user, &principal.brought());
+            grants.may_publish(&input.key.client_id, will.message.topic())
+        };
+        auth.admits(user, principal.proof) && input.will.as_ref().is_none_or(may_publish)
+    }
+
+    /// Who the client is.
     async fn authenticate_client(
         &self,
         request: &ConnectRequest,
         packet: &Connect<'_>,
         key: &Key,
-    ) -> Result<Option<Arc<str>>, Rejection> {
+    ) -> Result<Principal, Rejection> {
         if let Some(authenticated) = &request.authenticated {
-            return Ok(Some(Arc::clone(&authenticated.user)));
+            // A name beside the method says nothing, or the same.
+            let is_other = |name: &&str| !name.is_empty() && **name != *authenticated.user;
+            if packet.login.user_name.as_ref().is_some_and(is_other) {
+                return Err(denial(Denied::BadCredentials));
+            }
+            let principal = Principal::new(Some(Arc::clone(&authenticated.user)), Proof::Scram);
+            return self.with_rules(request, key, principal).await;
         }
         let credentials = Credentials {
             user_name: packet.login.user_name.map(Arc::from),
@@ -168,16 +185,24 @@ impl Worker {
             certificate_cn: request.peer.certificate_cn.clone(),
             client_id: Arc::clone(&key.client_id),
             peer: request.peer.address,
+            now: self.shared.clock.millis(),
         };
-        let denied = |denied: Denied| {
-            let outcome = match denied {
-                Denied::BadCredentials => ConnectOutcome::BadCredentials,
-                Denied::NotAuthorized => ConnectOutcome::NotAuthorized,
-                Denied::Busy => ConnectOutcome::Limit,
-            };
-            (refusal(denied.reason(), &denied.to_string()), outcome)
-        };
-        Ok(self.shared.auth.authenticate(credentials).await.map_err(denied)?.user)
+        let mut principal = self.shared.auth.authenticate(credentials).await.map_err(denial)?;
+        if let Proof::Login { certified } = &mut principal.proof {
+            *certified = principal.user.is_some() && request.peer.certificate_cn == principal.user;
+        }
+        self.with_rules(request, key, principal).await
+    }
+
+    async fn with_rules(
+        &self,
+        request: &ConnectRequest,
+        key: &Key,
+        principal: Principal,
+    ) -> Result<Principal, Rejection> {
+        let now = self.shared.clock.millis();
+        let ruled = self.shared.auth.with_rules(principal, &key.client_id, request.peer.address, now);
+        ruled.await.map_err(denial)
     }
 
     /// The state of an accepted session on this worker.
@@ -191,7 +216,8 @@ impl Worker {
         let row = &connected.row;
         let group = self.shared.store.group_of(&row.owner.key);
         let inbox = row.durable.then_some((group, row.lifetime));
-        let (subscriber, resumed) = self.shared.open_subscriber(&row.owner.key, access.user(), inbox);
+        let (subscriber, resumed) =
+            self.shared.open_subscriber(&row.owner.key, (access.user(), access.rules().cloned()), inbox);
         let durable = row.durable.then(|| {
             let session = SessionRef { lifetime: row.lifetime, owner_generation: row.owner.owner_generation };
             let resumed = resumed.iter().copied().collect();
@@ -278,13 +304,6 @@ fn template(will: &Will<'_>) -> WillTemplate {
     WillTemplate { message, delay_sec: will.delay_sec, message_expiry_sec: will.message_expiry_sec }
 }
 
-fn proof(request: &ConnectRequest, user: Option<&str>) -> Proof {
-    if request.authenticated.is_some() {
-        return Proof::Method;
-    }
-    Proof::Login { certified: user.is_some() && request.peer.certificate_cn.as_deref() == user }
-}
-
 /// [MQTT-3.1.3-5] to -9: any valid name up to the limit; an empty one gets a random one.
 fn client_id(packet: &Connect<'_>) -> Result<ClientId, Rejection> {
     if packet.client_id.is_empty() {
@@ -308,6 +327,17 @@ fn client_id(packet: &Connect<'_>) -> Result<ClientId, Rejection> {
 
 fn refusal(reason: ReasonCode, text: &str) -> Refused {
     Refused { reason, text: Some(text.into()), server_reference: None }
+}
+
+/// Who is not let in.
+fn denial(denied: Denied) -> Rejection {
+    let outcome = match denied {
+        Denied::BadCredentials => ConnectOutcome::BadCredentials,
+        Denied::NotAuthorized | Denied::UnknownMethod => ConnectOutcome::NotAuthorized,
+        Denied::Busy => ConnectOutcome::Limit,
+        Denied::Unavailable => ConnectOutcome::Unavailable,
+    };
+    (refusal(denied.reason(), &denied.to_string()), outcome)
 }
 
 /// What a client may not ask for.

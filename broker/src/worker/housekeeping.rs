@@ -1,4 +1,4 @@
-//! What a worker does four times a second: metrics, users that a reload removed, `$SYS`.
+//! What a worker does four times a second: metrics, users that a reload removed, proofs that are over, `$SYS`.
 
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ impl Worker {
             }
         }
         self.recheck_users();
+        self.wake_expired();
         let stored = self.shared.stored();
         if self.id == 0 {
             self.publish_sys(&stored);
@@ -33,6 +34,16 @@ impl Worker {
         let epoch = self.shared.auth.epoch();
         if self.users_checked.replace(epoch) != epoch {
             self.links.for_each(|link| link.push_event(Event::Wake));
+        }
+    }
+
+    /// Connections whose proof is over look so, and end.
+    fn wake_expired(&self) {
+        let mut expiries = self.expiries.borrow_mut();
+        while let Some((_, link)) = expiries.first().copied().filter(|(until, _)| *until <= self.now_ms.get())
+        {
+            expiries.pop_first();
+            let _ = self.links.with(link, |link| link.push_event(Event::Wake));
         }
     }
 

@@ -28,6 +28,7 @@ mod sys;
 mod system;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -79,6 +80,8 @@ pub struct Worker {
     /// What the metrics were told last.
     reported: Cell<StatsView>,
     reported_traffic: Cell<Traffic>,
+    /// When what connections proved themselves with is over.
+    expiries: RefCell<BTreeSet<(Millis, LinkId)>>,
     /// Epoch of the users and rules that the connections were last told of.
     users_checked: Cell<u64>,
     recorder: Option<WorkerRecorder>,
@@ -125,6 +128,7 @@ impl Worker {
             stats: workers.stats(id),
             reported: Cell::default(),
             reported_traffic: Cell::default(),
+            expiries: RefCell::default(),
             users_checked: Cell::new(shared.auth.epoch()),
             recorder: shared.metrics.worker(usize::from(id)),
             publisher: SystemPublisher::new(Arc::clone(&shared)),

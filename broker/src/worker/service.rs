@@ -6,11 +6,15 @@ use std::sync::Arc;
 use gateway::codec::{Packet, ReasonCode};
 use gateway::connection::Output;
 use gateway::link::{Link, MessageDelivery};
-use gateway::service::{Accepted, ConnectRequest, Disconnecting, Ended, LocalFuture, Refused, Service};
+use gateway::service::{
+    Accepted, AuthRequest, AuthStep, Authenticated, ConnectRequest, Disconnecting, Ended, LocalFuture,
+    Refused, Service,
+};
 use session::message::QoS;
 use session::time::Tick;
 
 use super::Worker;
+use super::access::Unwelcome;
 use super::client::{Event, Session};
 use super::fanout::Fanout;
 use super::inbox::{cancel, is_expired, remaining_sec};
@@ -23,8 +27,15 @@ use crate::usecase::DisconnectInput;
 /// Unread completions are bounded by the scopes that produced them; new work is bounded by these.
 const FENCED: Disconnecting = Disconnecting { reason: ReasonCode::ServerBusy, text: None };
 
-/// The user was removed, or anonymous clients are not let in any more.
-const REMOVED: Disconnecting = Disconnecting { reason: ReasonCode::NotAuthorized, text: None };
+/// Why a client that may not stay is closed.
+fn unwelcome(why: Unwelcome) -> Disconnecting {
+    let text = match why {
+        Unwelcome::Removed => None,
+        Unwelcome::Other => Some("another user than the one of the session"),
+        Unwelcome::Expired => Some("the credentials expired; connect again with new ones"),
+    };
+    Disconnecting { reason: ReasonCode::NotAuthorized, text }
+}
 
 /// A command was refused or has no answer. DISCONNECT has no "Server unavailable" (§3.14.2.1).
 const STORE_LOST: Disconnecting =
@@ -72,6 +83,26 @@ impl Service for Worker {
         Box::pin(Rc::clone(self).connect_session(link, request))
     }
 
+    fn authenticate(
+        self: &Rc<Self>,
+        _link: Rc<Link<Event>>,
+        request: AuthRequest,
+    ) -> LocalFuture<Result<AuthStep, Refused>> {
+        Box::pin(std::future::ready(self.authenticate_step(request)))
+    }
+
+    fn reauthenticated(
+        &self,
+        session: &mut Session,
+        authenticated: Authenticated,
+    ) -> Result<(), Disconnecting> {
+        if session.access.user() == Some(&authenticated.user) {
+            Ok(())
+        } else {
+            Err(unwelcome(Unwelcome::Other))
+        }
+    }
+
     fn server_reference(&self, listener: &str) -> Option<Arc<str>> {
         self.shared.references.get()?.get(listener).cloned()
     }
@@ -80,6 +111,9 @@ impl Service for Worker {
         self.read_clock();
         self.shared.router.attach(&session.subscriber, session.post.link.id());
         self.attach_inbox(session);
+        if let Some(until) = session.access.until() {
+            self.expiries.borrow_mut().insert((until, session.post.link.id()));
+        }
         self.pump_inbox(session, out);
     }
 
@@ -91,9 +125,7 @@ impl Service for Worker {
 
     fn turn_begin(&self, session: &mut Session) -> Result<(), Disconnecting> {
         self.read_clock();
-        if !session.access.is_admitted(&self.shared.auth) {
-            return Err(REMOVED);
-        }
+        session.access.check(&self.shared.auth, self.now_ms.get()).map_err(unwelcome)?;
         if session.post.lost.get() {
             return Err(STORE_LOST);
         }
@@ -146,9 +178,9 @@ impl Service for Worker {
             }
         }
         self.settle(session, out);
-        if !session.access.is_admitted(&self.shared.auth) {
+        if let Err(why) = session.access.check(&self.shared.auth, self.now_ms.get()) {
             self.end_turn(session);
-            return Err(REMOVED);
+            return Err(unwelcome(why));
         }
         if session.failed {
             self.end_turn(session);
@@ -204,6 +236,9 @@ impl Service for Worker {
     fn closed(self: &Rc<Self>, mut session: Session, ended: Ended) {
         self.read_clock();
         session.post.closed.set(true);
+        if let Some(until) = session.access.until() {
+            self.expiries.borrow_mut().remove(&(until, session.post.link.id()));
+        }
         self.shared.router.detach(&session.subscriber, session.post.link.id());
         self.detach_inbox(&session);
         if session.durable.is_none() {

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::mail::Parcel;
 use super::share::{Place, SharedMessage, is_missing, shared_append};
+use crate::auth::Brought;
 use crate::forward::{Forward, ForwardedShare};
 use crate::metrics::DropReason;
 use crate::route::{Left, PartyId, Route, SharedTarget, Tried, stamp_hash};
@@ -228,7 +229,8 @@ impl SystemPublisher {
 
 impl WillPublisher for SystemPublisher {
     fn is_permitted(&self, will: &WillRow) -> bool {
-        let grants = self.shared.auth.grants(will.uid.as_deref());
+        // The rules that its client came with allowed it at CONNECT, and may be forgotten since.
+        let grants = self.shared.auth.grants(will.uid.as_deref(), &Brought::Unknown);
         grants.may_publish(&will.key.client_id, will.message.topic())
     }
 

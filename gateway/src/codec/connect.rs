@@ -46,10 +46,18 @@ pub struct Connect<'a> {
 }
 
 /// User name and password, each as it was present.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Login<'a> {
     pub user_name: Option<&'a str>,
     pub password: Option<&'a [u8]>,
+}
+
+/// A password stands in no log.
+impl std::fmt::Debug for Login<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let password = self.password.map(|_| "…");
+        f.debug_struct("Login").field("user_name", &self.user_name).field("password", &password).finish()
+    }
 }
 
 /// The Will of a CONNECT.
