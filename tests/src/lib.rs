@@ -4,6 +4,7 @@
 pub mod chaos;
 pub mod client;
 pub mod cluster;
+pub mod etcd;
 pub mod history;
 pub mod load;
 pub mod model;
@@ -14,6 +15,7 @@ pub mod wire;
 
 pub use client::{Client, Options};
 pub use cluster::Cluster;
+pub use etcd::Etcd;
 pub use node::{Node, Place};
 pub use wait::eventually;
 pub use wire::Packet;

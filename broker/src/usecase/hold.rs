@@ -209,8 +209,12 @@ impl NodeHold {
         let lost = guard.lost();
         tokio::pin!(lost);
         let mut forget_at = (!self.ended.is_empty()).then(Instant::now);
+        let mut known = None;
         while let Some(until) = guard.until() {
-            owners.hold(owners.tick_of(until));
+            // Only when it was kept: between two clocks the same deadline never is quite the same.
+            if known.replace(until) != Some(until) {
+                owners.hold(owners.tick_of(until));
+            }
             if forget_at.is_some_and(|at| at <= Instant::now()) {
                 let forgotten = self.forget_ended(store).await;
                 forget_at = (!forgotten).then(|| Instant::now() + FORGET_PAUSE);
