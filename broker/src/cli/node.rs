@@ -21,7 +21,8 @@ const NOTICE_AFTER: Duration = Duration::from_millis(1_500);
 pub(super) enum Command {
     /// List nodes, with the boot that each runs as
     ///
-    /// BOOT is the newest boot that is not retired. Version, connections and start are known of the node that is asked, and shown of no other.
+    /// BOOT is the newest boot that is not retired. LEASE is where the lease is that the node serves under, and how it stands. Connections are
+    /// known of the node that is asked; version and start of others only with leases in etcd.
     List {
         #[command(flatten)]
         remote: Remote,

@@ -325,7 +325,7 @@ impl Operator {
         let result = if alive {
             Ok(())
         } else {
-            Err(format!("no client is served, because a lease ran out. {}", self.lease_trouble()))
+            Err(format!("no client is served, because a lease ran out: {}", self.lease_trouble()))
         };
         Check { name: "lease", result }
     }

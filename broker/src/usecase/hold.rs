@@ -172,9 +172,11 @@ impl NodeHold {
         store: Store,
     ) -> ClaimError {
         let mut retry = RETRY_MIN;
+        // The same reason every two seconds says nothing new.
+        let mut told = String::new();
         loop {
             if let Some((backend, guard)) = self.held() {
-                retry = RETRY_MIN;
+                (retry, told) = (RETRY_MIN, String::new());
                 let standing = guard.share("owners");
                 queues.lend(&backend, guard).await;
                 self.follow(&standing, &owners, &store).await;
@@ -190,7 +192,11 @@ impl NodeHold {
                     continue;
                 }
                 Err(error @ ClaimError::Taken(_)) => return error,
-                Err(error) => tracing::warn!(%error, "no lease in etcd"),
+                Err(error) if error.to_string() == told => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no lease in etcd");
+                    told = error.to_string();
+                }
             }
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(RETRY_MAX);
