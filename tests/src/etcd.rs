@@ -81,7 +81,8 @@ impl Etcd {
         self.child = Some(child.expect("etcd starts: install the Debian package etcd-server"));
         eventually("etcd serves", START, || {
             let (head, body) = self.ask(self.metrics, "GET", "/health", "").ok()?;
-            (head.starts_with("HTTP/1.1 200") && body.contains("true")).then_some(())
+            let clients = TcpStream::connect(("127.0.0.1", self.port)).is_ok();
+            (clients && head.starts_with("HTTP/1.1 200") && body.contains("true")).then_some(())
         });
     }
 

@@ -35,6 +35,8 @@ const WATCH: Duration = Duration::from_millis(250);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts at a group that did not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How much longer than it says a lease that nobody keeps may live in etcd.
+const ETCD_SLACK: Duration = Duration::from_secs(2);
 /// Between two questions to etcd about one boot.
 const ETCD_PAUSE: Duration = Duration::from_secs(1);
 /// Until an automatic retirement that failed is tried again.
@@ -398,13 +400,13 @@ impl Retirer {
     /// says nothing the word of that somebody stands.
     async fn wait_for_etcd(&self, boot: &Boot, progress: &RetireProgress) -> Result<(), RetireError> {
         let Some(hold) = &self.hold else { return Ok(()) };
-        let mut least = Duration::MAX;
+        let mut over_at = None;
         while let Alive::Left(left) = hold.boot(boot).await {
-            // etcd counts in whole seconds.
-            if left > least.saturating_add(Duration::from_secs(1)) {
+            // Nobody kept it since: then it is over by now. etcd counts in whole seconds, and ends a lease within one.
+            let over_at = *over_at.get_or_insert_with(|| Instant::now() + left + ETCD_SLACK);
+            if Instant::now() > over_at {
                 return Err(RetireError::Alive("it keeps its lease in etcd alive".to_owned()));
             }
-            least = least.min(left);
             progress.left_ms.store(u64::try_from(left.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
             if progress.is_hurried() {
                 break;
