@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use labels::{
-    AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, IsolationOutcome,
-    LeaseLabel, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel, SlowLabel,
-    StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
+    AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, HomeLabel, IsolationOutcome,
+    LeaseLabel, NodeLeaseLabel, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel,
+    SlowLabel, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
 };
 
 use crate::events::Feed;
@@ -94,6 +94,7 @@ struct Gauges {
     slow: Counters<{ SlowLabel::COUNT }>,
     event_readers: AtomicU64,
     event_readers_dropped: AtomicU64,
+    node_lease: [Counters<{ NodeLeaseLabel::COUNT }>; HomeLabel::COUNT],
     /// The store measures them itself.
     fsyncs: Histogram,
 }
@@ -184,6 +185,12 @@ impl Metrics {
         ];
         for (gauge, value) in values {
             gauge.store(value, Ordering::Relaxed);
+        }
+        for (home, of_home) in gauges.node_lease.iter().enumerate() {
+            for (state, gauge) in of_home.iter().enumerate() {
+                let is_it = home == queued.node.home as usize && state == queued.node.state as usize;
+                gauge.store(u64::from(is_it), Ordering::Relaxed);
+            }
         }
     }
 

@@ -1,15 +1,16 @@
 //! One running node: the order in which its parts start and stop (owner spec §12).
 //!
 //! ```text
-//! start: boot id ▸ lock, receipts ▸ store ▸ boot lease ▸ earlier boots retired ▸ routes restored ▸ sweeper, deadlines, Wills
+//! start: boot id ▸ lock, receipts ▸ (lease in etcd) ▸ store ▸ boot lease ▸ earlier boots retired ▸ routes restored ▸ sweeper, deadlines, Wills
 //!        ▸ workers ▸ listeners
 //! stop:  admin ▸ listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ receipt ▸ queues ▸ tasks ▸ boot retired by another node
-//!        ▸ leadership handed over ▸ store ▸ peer links ▸ lock
+//!        ▸ leadership handed over ▸ store ▸ peer links ▸ (lease in etcd) ▸ lock
 //! ```
 //! Every step of a stop may be cut short: whatever is missing then is repaired by the next start, as after a crash.
 
 mod boot;
 mod denials;
+mod etcd;
 mod listeners;
 mod monitor;
 mod operator;
@@ -30,11 +31,14 @@ use session::id::Boot;
 use session::owner::{self, OwnerError};
 use session::time::Tick;
 use storage::boot::{Boots, Recovered};
+use storage::lease::ClaimError;
 use storage::queue::{EmbeddedStore, QueueOptions, QueueStore};
 use storage::{StorageError, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+pub use etcd::EtcdError;
+pub(crate) use etcd::etcd_options;
 pub(crate) use listeners::tls;
 pub use listeners::{BoundListener, LISTENERS_FILE};
 pub use operator::ReloadCall;
@@ -57,6 +61,7 @@ use crate::shared::{EndedNews, ForgetLifetimes, Shared};
 use crate::slow::SlowLog;
 use crate::usecase::deadlines::{DeadlineCounters, Deadlines};
 use crate::usecase::disconnect::Disconnects;
+use crate::usecase::hold::NodeHold;
 use crate::usecase::isolation::{ClusterIsolation, LocalIsolation};
 use crate::usecase::lease::{BootLease, LeaseError};
 use crate::usecase::queue::ConnectQueue;
@@ -83,6 +88,10 @@ pub enum ServeError {
     Owners(#[from] OwnerError),
     #[error("{0}")]
     Lease(#[from] LeaseError),
+    #[error("queue.leases: {0}")]
+    Etcd(#[from] EtcdError),
+    #[error("{0}")]
+    Claim(#[from] ClaimError),
     #[error("{0}")]
     Cluster(#[from] PrepareError),
     #[error("{0}")]
@@ -121,6 +130,8 @@ pub struct Node {
     boots: Arc<Boots>,
     tasks: Vec<JoinHandle<()>>,
     lease: JoinHandle<LeaseError>,
+    /// Holds the lease in etcd; without one it waits for ever.
+    hold: JoinHandle<ClaimError>,
     listeners: Vec<BoundListener>,
     /// Certificates and keys of the listeners that have some.
     tls: Vec<(Arc<str>, Tls)>,
@@ -146,14 +157,33 @@ impl Node {
         let (boots, recovered) = Boots::recover(&config.node.data_dir, boot.node_id, &boot.boot_id)?;
         let boots = Arc::new(boots);
         let identity = storage::Identity::open(&config.node.data_dir, boot.node_id)?;
-        let links = Links::open(config, &boot, identity.cluster_id, &clock)?;
+        let hold = etcd::hold(config, &boot, identity.cluster_id, &recovered, clock.millis())?;
+        if let Some(hold) = &hold {
+            // Before the store: nothing of a node that runs already may be started a second time.
+            hold.begin().await?;
+        }
+        let parts = Parts { clock, boot, boots, recovered, hold: hold.clone() };
+        let started = Self::open_store(config, parts, (formation, identity.cluster_id)).await;
+        if let (Err(_), Some(hold)) = (&started, hold) {
+            hold.release().await;
+        }
+        started
+    }
+
+    async fn open_store(
+        config: &Config,
+        parts: Parts,
+        (formation, cluster_id): (storage::Formation, [u8; 16]),
+    ) -> Result<Self, ServeError> {
+        let (clock, boot) = (&parts.clock, &parts.boot);
+        let links = Links::open(config, boot, cluster_id, clock)?;
         let options = storage::Options {
             peers: links.clone().map(|links| links as Arc<dyn storage::Peers>),
             formation,
-            ..store_options(config, &boot)
+            ..store_options(config, boot)
         };
         let store = Store::open(options, clock.clone()).await?;
-        let node = Self::assemble(config, clock, boot, (boots, recovered), (store.clone(), links)).await;
+        let node = Self::assemble(config, parts, (store.clone(), links)).await;
         if node.is_err()
             && let Err(error) = store.close().await
         {
@@ -164,13 +194,14 @@ impl Node {
 
     async fn assemble(
         config: &Config,
-        clock: Arc<NodeClock>,
-        boot: Boot,
-        (boots, recovered): (Arc<Boots>, Recovered),
+        Parts { clock, boot, boots, recovered, hold }: Parts,
         (store, links): (Store, Option<Arc<Links>>),
     ) -> Result<Self, ServeError> {
         let workers = Arc::new(Workers::new(config.node.workers()));
         let owners = Arc::new(Owners::new(owner_options(config, &boot), (*clock).clone(), workers.clone())?);
+        if hold.is_some() {
+            owners.hold(Tick(0));
+        }
         let lease = boot_lease(config, &boot, (&clock, &store), &owners);
         let settle = Settle { boots: boots.clone(), recovered, config: config.clone() };
         let settled = store.is_alone() && store.status().iter().all(|group| !group.nodes.is_empty());
@@ -190,12 +221,13 @@ impl Node {
         let stored = (clock.clone(), forget.clone() as Arc<dyn StoredRoutes>);
         let forwarding = Arc::new(Forwarding::new(router.clone(), workers.clone(), stored, &metrics));
         let isolation = isolation(&boot, (&owners, &disconnects), &boots, &store, (&clock, links.as_deref()));
-        let queues = open_queues(&boot, &store, &clock);
+        let queues = open_queues(&boot, &store, &clock, hold.as_deref());
         let shared = Arc::new(Shared {
             boot,
             clock,
             store,
             queues,
+            hold,
             owners,
             router,
             forwarding,
@@ -220,6 +252,7 @@ impl Node {
         tasks.extend(Self::spawn_rebinders(&shared, config.session.share_grace_ms));
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
         let lease = spawn_lease(lease, (!settled).then_some(settle));
+        let hold = spawn_hold(&shared);
         let gateway = Self::start_workers(&shared, config)?;
         let mut node = Self {
             shared,
@@ -227,6 +260,7 @@ impl Node {
             boots,
             tasks,
             lease,
+            hold,
             listeners: Vec::new(),
             tls: Vec::new(),
             deadlines,
@@ -409,17 +443,18 @@ impl Node {
         self.reloads.take()
     }
 
-    /// Returns when the node cannot go on: the store failed, or this boot was retired.
+    /// Returns when the node cannot go on: the store failed, this boot was retired, or another one has the node id.
     pub async fn failed(&mut self) -> ServeError {
         tokio::select! {
             error = self.shared.store.failed() => ServeError::StoreFailed(error),
+            ended = &mut self.hold => ended.map_or(ServeError::Lease(LeaseError::Unavailable), ServeError::Claim),
             ended = &mut self.lease => ServeError::Lease(ended.unwrap_or(LeaseError::Unavailable)),
         }
     }
 
     /// Stops everything, in order, within about `timeout`.
     pub async fn stop(self, timeout: Duration) -> Stopped {
-        let Self { shared, gateway, boots, tasks, lease, admin, member, .. } = self;
+        let Self { shared, gateway, boots, tasks, lease, hold, admin, member, .. } = self;
         if let Some(admin) = admin {
             // An operator's call that takes longer than its share is cut off with the process.
             let _ = tokio::time::timeout(timeout / 8, admin.stop()).await;
@@ -451,6 +486,10 @@ impl Node {
         let closed = shared.store.close().await;
         if let Some(links) = &member.links {
             links.close().await;
+        }
+        hold.abort();
+        if let Some(hold) = &shared.hold {
+            hold.release().await;
         }
         if let Err(error) = closed {
             tracing::error!(%error, "the store did not close in order; the next start recovers it");
@@ -529,6 +568,22 @@ fn spawn_lease(lease: BootLease, settle: Option<Settle>) -> JoinHandle<LeaseErro
     })
 }
 
+/// Holds the lease in etcd, where there is to be one.
+fn spawn_hold(shared: &Arc<Shared>) -> JoinHandle<ClaimError> {
+    let Some(hold) = shared.hold.clone() else { return tokio::spawn(std::future::pending()) };
+    let (owners, queues, store) = (shared.owners.clone(), shared.queues.clone(), shared.store.clone());
+    tokio::spawn(hold.run_forever(owners, queues, store))
+}
+
+/// What a start has before it opens the store.
+struct Parts {
+    clock: Arc<NodeClock>,
+    boot: Boot,
+    boots: Arc<Boots>,
+    recovered: Recovered,
+    hold: Option<Arc<NodeHold>>,
+}
+
 /// What the groups have to take before this node is settled: the quotas of its configuration, the retirement of its earlier boots.
 struct Settle {
     boots: Arc<Boots>,
@@ -595,11 +650,15 @@ fn isolation(
     ClusterIsolation { local, clock: clock.clone(), peers }
 }
 
-/// The queue layer over the store of this node.
-fn open_queues(boot: &Boot, store: &Store, clock: &Arc<NodeClock>) -> QueueStore {
+/// The queue layer over the store of this node. Its members hang on the lease of the node where that is in etcd.
+fn open_queues(boot: &Boot, store: &Store, clock: &Arc<NodeClock>, hold: Option<&NodeHold>) -> QueueStore {
     let channels = EmbeddedStore::new(store.clone(), clock.clone());
     let label = format!("node {}, boot {}", boot.node_id, boot.boot_id);
-    QueueStore::open(Arc::new(channels), QueueOptions { label, ..QueueOptions::default() })
+    let options = QueueOptions { label, ..QueueOptions::default() };
+    match hold {
+        Some(hold) => QueueStore::open_lent(Arc::new(channels), options, hold.leases().clone()),
+        None => QueueStore::open(Arc::new(channels), options),
+    }
 }
 
 fn boot_lease(

@@ -111,6 +111,9 @@ pub struct Owners {
     lease_until: AtomicU64,
     /// The same as it was committed, for what is recorded.
     lease_until_ms: AtomicU64,
+    /// End of the lease in etcd, and the same on the hybrid clock; `u64::MAX`: none is needed.
+    hold_until: AtomicU64,
+    hold_until_ms: AtomicU64,
     pub counters: OwnerCounters,
 }
 
@@ -125,6 +128,8 @@ impl Owners {
             transports: Mutex::new(HashMap::default()),
             lease_until: AtomicU64::new(0),
             lease_until_ms: AtomicU64::new(0),
+            hold_until: AtomicU64::new(u64::MAX),
+            hold_until_ms: AtomicU64::new(u64::MAX),
             counters: OwnerCounters::default(),
         })
     }
@@ -135,9 +140,15 @@ impl Owners {
         &self.registry
     }
 
-    /// End of the boot lease: no owner of this boot executes after it.
+    /// End of the boot lease, and of the one in etcd where that is needed: no owner of this boot executes after it.
     #[must_use]
     pub fn lease_until(&self) -> Tick {
+        Tick(self.lease_until.load(Ordering::Acquire).min(self.hold_until.load(Ordering::Acquire)))
+    }
+
+    /// End of the boot lease that the groups took, by itself.
+    #[must_use]
+    pub fn boot_lease_until(&self) -> Tick {
         Tick(self.lease_until.load(Ordering::Acquire))
     }
 
@@ -151,7 +162,7 @@ impl Owners {
     /// The same as it was committed: only for what is recorded.
     #[must_use]
     pub fn lease_until_ms(&self) -> Millis {
-        Millis(self.lease_until_ms.load(Ordering::Acquire))
+        Millis(self.lease_until_ms.load(Ordering::Acquire).min(self.hold_until_ms.load(Ordering::Acquire)))
     }
 
     /// Reserves a candidate for the connection at `link`.
@@ -233,6 +244,30 @@ impl Owners {
         self.lease_until.store(until.0, Ordering::Release);
         self.lease_until_ms.store(until_ms.0, Ordering::Release);
         Ok(())
+    }
+
+    /// The lease in etcd ends at `until`; no owner executes behind that. One that is over fences all owners at once, the sweeper closes
+    /// their sockets, and a later one is for the owners to come.
+    pub fn hold(&self, until: Tick) {
+        let (now, now_ms) = (self.clock.tick(), self.clock.millis());
+        let (until, until_ms) = if until > now {
+            (until, now_ms.plus_ms(until.ms_since(now)))
+        } else {
+            // It ended when it was to, or now.
+            (
+                now.min(Tick(self.hold_until.load(Ordering::Acquire))),
+                now_ms.min(Millis(self.hold_until_ms.load(Ordering::Acquire))),
+            )
+        };
+        self.registry.hold(now, until);
+        self.hold_until.store(until.0, Ordering::Release);
+        self.hold_until_ms.store(until_ms.0, Ordering::Release);
+    }
+
+    /// When something that this process's runtime measures ends on the clock of the owners.
+    #[must_use]
+    pub fn tick_of(&self, until: tokio::time::Instant) -> Tick {
+        crate::usecase::hold::tick_of(&self.clock, until)
     }
 
     /// Counts for metrics.

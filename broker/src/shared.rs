@@ -21,6 +21,7 @@ use crate::admin::end_reason_word;
 use crate::auth::{Authority, ClientRules};
 use crate::clock::NodeClock;
 use crate::cluster::{self, PeerCalls};
+use crate::config::LeaseHome;
 use crate::events::{Event, EventKind, Feed};
 use crate::forward::{FollowFuture, Forwarding, StoredRoutes};
 use crate::metrics::{ControlRecorder, Metrics, SlowLabel, TakeoverOutcome};
@@ -31,6 +32,7 @@ use crate::usecase::authority::{Authority as _, StoreAuthority};
 use crate::usecase::connect::{ConnectCase, Takeovers};
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
 use crate::usecase::end::{Call, EndCase, EndError};
+use crate::usecase::hold::{LeaseState, NodeHold, NodeLease};
 use crate::usecase::isolation::{ClusterIsolation, Timed};
 use crate::usecase::queue::ConnectQueue;
 use crate::usecase::quota::FullInboxes;
@@ -53,6 +55,8 @@ pub struct Shared {
     pub store: storage::Store,
     /// Channels in that store, for programs in this process; its keeper ends and reclaims them.
     pub queues: storage::queue::QueueStore,
+    /// The lease of the node in etcd, where the configuration wants one.
+    pub hold: Option<Arc<NodeHold>>,
     pub owners: Arc<Owners>,
     pub router: Arc<Router>,
     /// Live subscribers on other nodes.
@@ -89,6 +93,8 @@ pub struct Queued {
     pub leases: LeaseStat,
     /// Held by this process.
     pub holds: HoldStat,
+    /// Under which it serves.
+    pub node: NodeLease,
 }
 
 /// Takes ended lifetimes out of the routing: at once for a use case that saw the end, and all of them from the store's news, whoever
@@ -250,13 +256,30 @@ impl Shared {
     /// Totals of the queue layer over all groups.
     #[must_use]
     pub fn queued(&self) -> Queued {
-        let mut queued = Queued { holds: self.queues.leases().stat(), ..Queued::default() };
+        let (holds, node) = (self.queues.leases().stat(), self.node_lease());
+        let mut queued = Queued { holds, node, ..Queued::default() };
         for group in (0..self.store.groups()).map(GroupId) {
             let of_group = |rows: &Group| (rows.space().stat(), rows.space().leases().stat());
             let (space, leases) = self.store.read(group, of_group);
             (queued.space, queued.leases) = (queued.space + space, queued.leases + leases);
         }
         queued
+    }
+
+    /// How the lease stands under which this node serves: the worse of the two where there is one in etcd.
+    #[must_use]
+    pub fn node_lease(&self) -> NodeLease {
+        let left_ms = self.owners.boot_lease_until().ms_since(self.clock.tick());
+        let boot = match left_ms {
+            0 => LeaseState::Lost,
+            // It is renewed every third: one went without an answer.
+            left_ms if left_ms < self.lease_ms / 2 => LeaseState::AtRisk,
+            _ => LeaseState::Held,
+        };
+        match &self.hold {
+            Some(hold) => NodeLease { home: LeaseHome::Etcd, state: boot.max(hold.standing()) },
+            None => NodeLease { home: LeaseHome::Embedded, state: boot },
+        }
     }
 
     /// Whether an operator denied the user or the ClientID, as far as this node has applied.
@@ -296,8 +319,9 @@ impl Shared {
         input: &ConnectInput,
         recheck: &impl Fn() -> bool,
     ) -> Result<Connected, ConnectError> {
-        if self.owners.lease_until() <= self.clock.tick() && !self.store.is_alone() {
-            // No majority took the lease: nobody could be served, and nothing is disturbed for it.
+        let alone = self.store.is_alone() && self.hold.is_none();
+        if self.owners.lease_until() <= self.clock.tick() && !alone {
+            // No majority took the lease, or etcd did not: nobody could be served, and nothing is disturbed for it.
             return Err(ConnectError::Unavailable);
         }
         let authority = StoreAuthority(self.store.clone());

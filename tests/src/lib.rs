@@ -4,6 +4,7 @@
 pub mod chaos;
 pub mod client;
 pub mod cluster;
+pub mod etcd;
 pub mod history;
 pub mod hook;
 pub mod load;
@@ -17,6 +18,7 @@ pub mod wire;
 
 pub use client::{Client, Options};
 pub use cluster::Cluster;
+pub use etcd::Etcd;
 pub use node::{Node, Place};
 pub use wait::eventually;
 pub use wire::Packet;

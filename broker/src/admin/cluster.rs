@@ -154,6 +154,7 @@ mod tests {
             version: None,
             connections: None,
             started_at_ms: None,
+            lease: None,
             boots,
         };
         let nodes = vec![

@@ -44,7 +44,7 @@ pub use jobs::{JobDetail, JobFileError, JobList, JobRequest, JobResult, JobState
 pub use listener::serve;
 pub(crate) use model::reason_word as end_reason_word;
 pub use model::{
-    BootView, EndAnswer, EndRequest, InboxView, NodeView, NodesView, OwnerView, SessionDetail,
+    BootView, EndAnswer, EndRequest, InboxView, NodeLeaseView, NodeView, NodesView, OwnerView, SessionDetail,
     SessionSummary, SessionsView, StateWord, SubscriptionView, WillView,
 };
 pub use problem::Problem;

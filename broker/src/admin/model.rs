@@ -304,6 +304,17 @@ pub struct BootView {
     pub retired_because: Option<Arc<str>>,
 }
 
+/// The lease under which a node serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeLeaseView {
+    /// `embedded` or `etcd`, as the node that answers is configured.
+    pub backend: String,
+    /// `held`, `at_risk` (a renewal had no answer; known of the node that answers), `lost`, or `unknown`: etcd does not answer.
+    pub state: String,
+    /// Why, and what to do; `null`: nothing.
+    pub detail: Option<String>,
+}
+
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
@@ -315,6 +326,9 @@ pub struct NodeView {
     /// Connections it holds, when known.
     pub connections: Option<u64>,
     pub started_at_ms: Option<u64>,
+    /// `null`: nothing is known of it.
+    #[serde(default)]
+    pub lease: Option<NodeLeaseView>,
     /// Newest first.
     pub boots: Vec<BootView>,
 }

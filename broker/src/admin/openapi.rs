@@ -458,12 +458,17 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
         ("retired_by", maybe("string")),
         ("retired_because", maybe("string")),
     ];
+    let lease = [("backend", text()), ("state", text()), ("detail", maybe("string"))];
+    let mut known_lease =
+        json!({ "oneOf": [{ "$ref": "#/components/schemas/NodeLease" }, { "type": "null" }] });
+    known_lease["description"] = json!("The lease under which it serves; null: nothing is known of it");
     let node = [
         ("node_id", number()),
         ("local", flag()),
         ("version", maybe("string")),
         ("connections", maybe("integer")),
         ("started_at_ms", maybe("integer")),
+        ("lease", known_lease),
         ("boots", list("Boot")),
     ];
     let mut request = object(&[
@@ -488,6 +493,7 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
     ];
     vec![
         ("Boot", object(&boot)),
+        ("NodeLease", object(&lease)),
         ("Node", object(&node)),
         ("Nodes", object(&[("nodes", list("Node"))])),
         ("RetireRequest", request),

@@ -199,12 +199,14 @@ fn the_schemas_of_nodes_have_exactly_the_fields_that_are_written() {
         unchanged: false,
         groups: vec![group.clone()],
     };
+    let lease = NodeLeaseView { backend: "etcd".to_owned(), state: "lost".to_owned(), detail: None };
     let node = NodeView {
         node_id: 1,
         local: true,
         version: None,
         connections: None,
         started_at_ms: None,
+        lease: Some(lease.clone()),
         boots: vec![boot.clone()],
     };
     check_fields("RetireRequest", &retire);
@@ -212,6 +214,7 @@ fn the_schemas_of_nodes_have_exactly_the_fields_that_are_written() {
     check_fields("RetireAnswer", &retired);
     check_fields("RetireWaiting", &RetireWaiting { state: "waiting".to_owned(), remaining_ms: 1 });
     check_fields("Boot", &boot);
+    check_fields("NodeLease", &lease);
     check_fields("Node", &node);
     check_fields("Nodes", &NodesView { nodes: Vec::new() });
 }

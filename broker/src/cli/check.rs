@@ -3,8 +3,8 @@
 use crate::admin::AdminToken;
 use crate::auth::{Acl, PasswordFile, ScramFile, Tokens, check_hooks};
 use crate::cluster::link;
-use crate::config::{ConfigError, Loaded, Origin, Problem};
-use crate::node::tls;
+use crate::config::{ConfigError, LeaseHome, Loaded, Origin, Problem};
+use crate::node::{etcd_options, tls};
 
 /// Reads every file that the configuration names and asks whether this build has what it asks for. Makes and changes nothing.
 ///
@@ -43,6 +43,11 @@ pub(super) fn beside(loaded: Loaded) -> Result<Loaded, ConfigError> {
     }
     if !config.storage.engine.is_compiled_in() {
         problem("storage.engine", "this build of exactmq does not have the engine".to_owned());
+    }
+    if config.queue.leases == LeaseHome::Etcd
+        && let Err(error) = etcd_options(config, [0; 16])
+    {
+        problem(error.key(), error.to_string());
     }
     let token_file = config.token_file();
     if config.admin.address.0.is_some()

@@ -21,7 +21,8 @@ const NOTICE_AFTER: Duration = Duration::from_millis(1_500);
 pub(super) enum Command {
     /// List nodes, with the boot that each runs as
     ///
-    /// BOOT is the newest boot that is not retired. Version, connections and start are known of the node that is asked, and shown of no other.
+    /// BOOT is the newest boot that is not retired. LEASE is where the lease is that the node serves under, and how it stands. Connections are
+    /// known of the node that is asked; version and start of others only with leases in etcd.
     List {
         #[command(flatten)]
         remote: Remote,
@@ -80,7 +81,8 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
             if remote.json {
                 print_json(node)
             } else {
-                print(&format!("{}\n{}", nodes(std::slice::from_ref(node)), boots(node)))
+                let head = nodes(std::slice::from_ref(node));
+                print(&format!("{head}{}\n{}", lease_detail(node), boots(node)))
             }
             Ok(())
         }
@@ -153,14 +155,29 @@ fn nodes(nodes: &[Value]) -> String {
             cell(node, "node_id"),
             cell(node, "local"),
             cell(node, "version"),
+            lease(node),
             cell(node, "connections"),
             time(node, "started_at_ms"),
             current.map_or_else(|| "-".to_owned(), |boot| cell(boot, "boot_id")),
             boots.len().to_string(),
         ]
     };
-    let heads = ["NODE", "LOCAL", "VERSION", "CONNECTIONS", "STARTED", "BOOT", "BOOTS"];
+    let heads = ["NODE", "LOCAL", "VERSION", "LEASE", "CONNECTIONS", "STARTED", "BOOT", "BOOTS"];
     table(&heads, &nodes.iter().map(row).collect::<Vec<_>>())
+}
+
+/// For example `etcd held`.
+fn lease(node: &Value) -> String {
+    match node.get("lease").filter(|lease| lease.is_object()) {
+        Some(lease) => format!("{} {}", cell(lease, "backend"), cell(lease, "state")),
+        None => "-".to_owned(),
+    }
+}
+
+/// What there is to say of its lease, on a line of its own.
+fn lease_detail(node: &Value) -> String {
+    let detail = node.get("lease").and_then(|lease| lease.get("detail")).and_then(Value::as_str);
+    detail.map_or_else(String::new, |detail| format!("lease: {detail}\n"))
 }
 
 fn boots(node: &Value) -> String {

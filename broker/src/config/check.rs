@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::error::{Origin, Problem};
-use super::{ClientAuth, Config, Listener};
+use super::{ClientAuth, Config, LeaseHome, Listener, Queue};
 
 pub(super) fn check(
     config: &Config,
@@ -49,6 +49,7 @@ pub(super) fn check(
     check_duplicates(config, &origin, problems);
     check_namespaces(config, &origin, problems);
     check_cluster(config, &origin, problems);
+    check_queue(&config.queue, &origin, (&mut *problems, &mut *warnings));
     if config.isolation.fence_auto && config.isolation.fence_agent.is_none() {
         let message = "isolation.fence_auto is true, but isolation.fence_agent says not what to run";
         problems.push(Problem { origin: origin("isolation.fence_auto"), message: message.to_owned() });
@@ -159,6 +160,65 @@ fn check_cluster(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &m
             "cluster.peer {peer} is no address that other nodes could dial; set cluster.advertise = \"HOST:PORT\""
         );
         problem("cluster.peer", message);
+    }
+}
+
+/// Bytes of the namespace in etcd.
+const ETCD_NAMESPACE_BYTES_MAX: usize = 256;
+
+fn check_queue(
+    queue: &Queue,
+    origin: &impl Fn(&str) -> Origin,
+    (problems, warnings): (&mut Vec<Problem>, &mut Vec<Problem>),
+) {
+    let mut problem = |key: &str, message: String| problems.push(Problem { origin: origin(key), message });
+    let namespace = &*queue.etcd_namespace;
+    let odd = |c: char| c.is_whitespace() || c.is_control();
+    if namespace.len() > ETCD_NAMESPACE_BYTES_MAX || namespace.contains(odd) || namespace.ends_with('/') {
+        let message = format!(
+            "queue.etcd_namespace {namespace:?} must have at most {ETCD_NAMESPACE_BYTES_MAX} bytes, no blanks, and no '/' at its end"
+        );
+        problem("queue.etcd_namespace", message);
+    }
+    let files = [
+        ("queue.etcd_tls_ca", queue.etcd_tls_ca.is_some()),
+        ("queue.etcd_tls_cert", queue.etcd_tls_cert.is_some()),
+        ("queue.etcd_tls_key", queue.etcd_tls_key.is_some()),
+    ];
+    let access = [
+        ("queue.etcd_user", queue.etcd_user.is_some()),
+        ("queue.etcd_password_file", queue.etcd_password_file.is_some()),
+    ];
+    for [(key, set), (other, other_set)] in [[files[1], files[2]], access] {
+        if set != other_set {
+            let (missing, given) = if set { (other, key) } else { (key, other) };
+            problem(given, format!("{missing} is missing: {given} needs it"));
+        }
+    }
+    if queue.leases == LeaseHome::Embedded {
+        let endpoints = ("queue.etcd_endpoints", queue.etcd_endpoints.is_some());
+        let unused = [endpoints].into_iter().chain(files).chain(access).find(|(_, set)| *set);
+        if let Some((key, _)) = unused {
+            let message = format!("{key} is set, but queue.leases is \"embedded\": etcd is not used");
+            warnings.push(Problem { origin: origin(key), message });
+        }
+        return;
+    }
+    let Some(endpoints) = &queue.etcd_endpoints else {
+        let message = "queue.leases is \"etcd\", but queue.etcd_endpoints says not where that is";
+        return problem("queue.leases", message.to_owned());
+    };
+    let secure = endpoints.0.iter().filter(|url| url.starts_with("https://")).count();
+    if secure != 0 && secure != endpoints.0.len() {
+        let message = "queue.etcd_endpoints has http and https URLs; all members are reached in one way";
+        problem("queue.etcd_endpoints", message.to_owned());
+    } else if secure != 0 && !files[0].1 {
+        let message = "queue.etcd_tls_ca is missing: it says who signs the certificates of the https URLs";
+        problem("queue.etcd_endpoints", message.to_owned());
+    } else if secure == 0
+        && let Some((key, _)) = files.iter().find(|(_, set)| *set)
+    {
+        problem(key, format!("{key} is set, but queue.etcd_endpoints has http URLs"));
     }
 }
 

@@ -281,3 +281,58 @@ fn a_certificate_behind_a_proxy_is_a_choice() {
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].message.contains("only the proxy"), "{warnings:?}");
 }
+
+/// P10: what does not fit together about leases in etcd is refused, each with what is missing.
+#[test]
+fn leases_in_etcd_need_a_place_and_a_way_in() {
+    let etcd = "[queue]\nleases = \"etcd\"\n";
+    check_problem(etcd, 2, &["queue.etcd_endpoints says not where"]);
+    let with =
+        |more: &str| format!("{etcd}etcd_endpoints = [\"https://a:2379\", \"https://b:2379/\"]\n{more}");
+    check_problem(&with(""), 3, &["queue.etcd_tls_ca is missing"]);
+    let secure = with("etcd_tls_ca = \"ca\"\n");
+    let loaded = load(&secure).expect("valid").config.queue;
+    assert_eq!(loaded.etcd_endpoints.expect("set").0[1], "https://b:2379", "without the slash");
+    check_problem(&format!("{secure}etcd_tls_cert = \"c\"\n"), 5, &["queue.etcd_tls_key is missing"]);
+    check_problem(&format!("{secure}etcd_user = \"u\"\n"), 5, &["queue.etcd_password_file is missing"]);
+    check_problem(
+        &format!("{secure}etcd_ttl_s = 91\n"),
+        5,
+        &["queue.etcd_ttl_s is the number 91", "5 to 90"],
+    );
+    check_problem(&format!("{secure}etcd_namespace = \"a/\"\n"), 5, &["queue.etcd_namespace", "at its end"]);
+    let plain = format!("{etcd}etcd_endpoints = [\"http://a:2379\"]\n");
+    check_problem(&format!("{plain}etcd_tls_ca = \"ca\"\n"), 4, &["has http URLs"]);
+    for wrong in [
+        "[]",
+        "[\"a:2379\"]",
+        "[\"http://u:p@a:2379\"]",
+        "[\"http://a\"]",
+        "[\"http://a:1/x\"]",
+        "\"http://a:1\"",
+    ] {
+        check_problem(
+            &format!("{etcd}etcd_endpoints = {wrong}\n"),
+            3,
+            &["queue.etcd_endpoints", "URLs without a path"],
+        );
+    }
+    let mixed = format!("{etcd}etcd_endpoints = [\"http://a:1\", \"https://b:1\"]\n");
+    check_problem(&mixed, 3, &["http and https"]);
+    let loaded = load_with(etcd, &[("EXACTMQ_QUEUE_ETCD_ENDPOINTS", "http://a:1, http://b:2")], &[]);
+    assert_eq!(
+        &*loaded.expect("valid").config.queue.etcd_endpoints.expect("set").0,
+        ["http://a:1", "http://b:2"]
+    );
+}
+
+/// What is set for etcd and not used is told, and none of it is changed by SIGHUP.
+#[test]
+fn settings_of_etcd_that_are_not_used_are_told() {
+    let loaded = load("[queue]\netcd_endpoints = [\"http://a:1\"]\n").expect("valid");
+    assert_eq!(loaded.warnings.len(), 1);
+    assert!(loaded.warnings[0].message.contains("queue.leases is \"embedded\""), "{:?}", loaded.warnings);
+    let before = Config::load(&Sources::default()).expect("valid").config;
+    let reload = before.reload(&loaded.config);
+    assert_eq!((reload.changed, reload.needs_restart), (Vec::new(), vec!["queue.etcd_endpoints".to_owned()]));
+}

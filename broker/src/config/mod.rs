@@ -37,6 +37,7 @@ pub struct Config {
     pub isolation: Isolation,
     pub cluster: Cluster,
     pub storage: Storage,
+    pub queue: Queue,
     pub auth: Auth,
     pub acl: Acl,
     pub limits: Limits,
@@ -265,6 +266,51 @@ pub struct Storage {
     pub resident_bytes_max: u64,
 }
 
+choice! {
+    /// Where the lease of the node, and with it those of its sessions and channel members, is decided.
+    LeaseHome {
+        /// In the groups of the node itself.
+        Embedded = "embedded",
+        /// Also in an etcd cluster.
+        Etcd = "etcd",
+    }
+}
+
+/// URLs of the members of a cluster of something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Urls(pub Arc<[String]>);
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Queue {
+    pub leases: LeaseHome,
+    pub etcd_endpoints: Option<Urls>,
+    /// Before every key.
+    pub etcd_namespace: Arc<str>,
+    /// How long the lease of a node outlives its last keepalive.
+    pub etcd_ttl_s: u32,
+    pub etcd_tls_ca: Option<PathBuf>,
+    pub etcd_tls_cert: Option<PathBuf>,
+    pub etcd_tls_key: Option<PathBuf>,
+    pub etcd_user: Option<Arc<str>>,
+    pub etcd_password_file: Option<PathBuf>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            leases: LeaseHome::Embedded,
+            etcd_endpoints: None,
+            etcd_namespace: "exactmq".into(),
+            etcd_ttl_s: 15,
+            etcd_tls_ca: None,
+            etcd_tls_cert: None,
+            etcd_tls_key: None,
+            etcd_user: None,
+            etcd_password_file: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Auth {
     /// As written; read it through [`Config::anonymous`].
@@ -452,6 +498,7 @@ impl Default for Config {
                 checkpoint_bytes: 64 << 20,
                 resident_bytes_max: 192 << 20,
             },
+            queue: Queue::default(),
             auth: Auth::default(),
             acl: Acl { file: None, http_url: None, subscribe: SubscribeRule::Cover },
             limits: Limits {

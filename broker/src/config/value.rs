@@ -6,11 +6,13 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{AdminAddress, ClusterSecret, CommandLine, HostPort};
+use super::{AdminAddress, ClusterSecret, CommandLine, HostPort, Urls};
 
 /// Texts of a command line, and bytes of each.
 const ARGUMENTS_MAX: usize = 64;
 const ARGUMENT_BYTES_MAX: usize = 4_096;
+/// Members of a cluster that may be named.
+const URLS_MAX: usize = 16;
 /// Bytes of an address that other nodes dial.
 const HOST_PORT_BYTES_MAX: usize = 260;
 
@@ -206,6 +208,44 @@ impl Setting for ClusterSecret {
     }
 }
 
+impl Setting for Urls {
+    fn allowed() -> String {
+        format!(
+            "1 to {URLS_MAX} URLs without a path, for example [\"http://10.0.0.1:2379\", \"http://10.0.0.2:2379\"]"
+        )
+    }
+    fn parse(raw: &Raw) -> Option<Self> {
+        let texts = texts_of(raw, true)?;
+        let texts: Vec<String> =
+            texts.iter().map(|text| text.trim().trim_end_matches('/').to_owned()).collect();
+        let is_url = |text: &String| {
+            let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+            place.is_some_and(|place| HostPort::new(place).is_some())
+        };
+        let fits = (1..=URLS_MAX).contains(&texts.len()) && texts.iter().all(is_url);
+        fits.then(|| Self(texts.into()))
+    }
+    fn show(&self) -> Option<String> {
+        let texts: Vec<String> = self.0.iter().map(|text| quote(text)).collect();
+        Some(format!("[{}]", texts.join(", ")))
+    }
+}
+
+/// An array of texts; from the environment or a flag as TOML, or, with `commas`, without brackets and quotes.
+fn texts_of(raw: &Raw, commas: bool) -> Option<Vec<String>> {
+    let text = match raw {
+        Raw::Texts(texts) => return Some(texts.clone()),
+        Raw::Loose(text) => text,
+        _ => return None,
+    };
+    if commas && !text.trim_start().starts_with('[') {
+        return Some(text.split(',').map(str::to_owned).collect());
+    }
+    let table: toml::Table = format!("it = {text}").parse().ok()?;
+    let texts = table.get("it").filter(|_| table.len() == 1)?.as_array()?;
+    texts.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+}
+
 impl Setting for CommandLine {
     fn allowed() -> String {
         format!(
@@ -213,15 +253,7 @@ impl Setting for CommandLine {
         )
     }
     fn parse(raw: &Raw) -> Option<Self> {
-        let texts = match raw {
-            Raw::Texts(texts) => texts.clone(),
-            Raw::Loose(text) => {
-                let table: toml::Table = format!("it = {text}").parse().ok()?;
-                let texts = table.get("it").filter(|_| table.len() == 1)?.as_array()?;
-                texts.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<_>>()?
-            }
-            _ => return None,
-        };
+        let texts = texts_of(raw, false)?;
         let fits = (1..=ARGUMENTS_MAX).contains(&texts.len())
             && !texts[0].is_empty()
             && texts.iter().all(|text| text.len() <= ARGUMENT_BYTES_MAX && !text.contains('\0'));

@@ -124,6 +124,12 @@ labels! {
     /// Leases that this process holds.
     StandingLabel { Held = "held", AtRisk = "at_risk" }
 
+    /// Where the lease of the node is.
+    HomeLabel { Embedded = "embedded", Etcd = "etcd" }
+
+    /// How it stands.
+    NodeLeaseLabel { Held = "held", AtRisk = "at_risk", Lost = "lost" }
+
     /// Where the time of a message goes on its way through an inbox.
     StageLabel {
         /// From the proposal until it is durable in the inboxes of one group.

@@ -33,6 +33,7 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
         "exactmq_leases{state=\"armed\"}",
         "exactmq_lease_holds{standing=\"at_risk\"}",
         "exactmq_leases_lost_total",
+        "exactmq_node_lease{backend=\"etcd\",state=\"at_risk\"}",
         "exactmq_lease_keepalive_lag_seconds",
         "exactmq_fsync_seconds_count",
         "exactmq_packets_total{direction=\"out\",type=\"pingresp\"}",
@@ -211,6 +212,10 @@ fn queues_leases_and_stages_are_told() {
             lost: 12,
             lag: std::time::Duration::from_millis(1_500),
         },
+        node: crate::usecase::hold::NodeLease {
+            home: crate::config::LeaseHome::Etcd,
+            state: crate::usecase::hold::LeaseState::AtRisk,
+        },
     };
     metrics.set_queues(&queued);
     metrics.worker(0).expect("free").stage(StageLabel::Client, 2_000_000);
@@ -219,6 +224,9 @@ fn queues_leases_and_stages_are_told() {
     let told = series(&page);
     for (name, value) in [
         ("exactmq_queue_channels", "1"),
+        ("exactmq_node_lease{backend=\"etcd\",state=\"at_risk\"}", "1"),
+        ("exactmq_node_lease{backend=\"etcd\",state=\"held\"}", "0"),
+        ("exactmq_node_lease{backend=\"embedded\",state=\"at_risk\"}", "0"),
         ("exactmq_queue_subchannels", "2"),
         ("exactmq_queue_members", "3"),
         ("exactmq_queue_messages", "4"),

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::labels::Label;
 use super::{
     AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
-    IsolationOutcome, LeaseLabel, Metrics, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState,
-    SessionLabel, Shard, SlowLabel, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent,
-    WillState,
+    HomeLabel, IsolationOutcome, LeaseLabel, Metrics, NodeLeaseLabel, OwnerState, PacketLabel, ProtocolLabel,
+    QosLabel, RaftState, SessionLabel, Shard, SlowLabel, StageLabel, StandingLabel, SweepEvent,
+    TakeoverOutcome, WillEvent, WillState,
 };
 
 const BYTES_EXPECTED: usize = 32 << 10;
@@ -212,6 +212,13 @@ impl Page<'_> {
             "Since the last keepalive that succeeded, the longest of all leases that this process holds.";
         self.head("exactmq_lease_keepalive_lag_seconds", help, "gauge");
         self.line(format_args!("exactmq_lease_keepalive_lag_seconds {lag}"));
+        self.head("exactmq_node_lease", "1 for how the lease stands under which this node serves.", "gauge");
+        for (of_home, home) in gauges.node_lease.iter().zip(HomeLabel::words()) {
+            for (cell, state) in of_home.iter().zip(NodeLeaseLabel::words()) {
+                let value = cell.load(Ordering::Relaxed);
+                self.line(format_args!("exactmq_node_lease{{backend=\"{home}\",state=\"{state}\"}} {value}"));
+            }
+        }
         self.histogram::<StageLabel>(
             "exactmq_queue_stage_seconds",
             "Stages of messages on their way through inboxes; one message at a time is measured per connection.",

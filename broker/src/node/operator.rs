@@ -8,22 +8,25 @@ use session::id::Key;
 use session::lifecycle::{BootRow, Group, RetireProof, SessionRow, SessionState, Subject};
 use session::time::Millis;
 use storage::backup::About;
+use storage::lease::NodeClaim;
 use storage::{GroupId, StorageError};
 use tokio::sync::{mpsc, oneshot};
 
 use super::monitor::Turns;
 use crate::admin::{
     AdminPort, BackupWrite, BootView, ChannelPage, ChannelQuery, Check, DeniedPage, DenyCommand, EndCommand,
-    EndDone, EndError, InboxView, MemberPage, MemberQuery, NodeView, PortError, PortFuture, ReloadDone,
-    ReloadError, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord, SubscriptionView,
-    WillView,
+    EndDone, EndError, InboxView, MemberPage, MemberQuery, NodeLeaseView, NodeView, PortError, PortFuture,
+    ReloadDone, ReloadError, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord,
+    SubscriptionView, WillView,
 };
 use crate::cluster::Member;
 use crate::cluster::member::REMOVED;
+use crate::config::LeaseHome;
 use crate::events::Feed;
 use crate::metrics::{ControlRecorder, EndOutcome};
 use crate::shared::Shared;
 use crate::slow::SlowLog;
+use crate::usecase::hold::LeaseState;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired, Retirer};
 use crate::usecase::{self, EndInput};
 
@@ -106,7 +109,13 @@ impl AdminPort for Operator {
     }
 
     fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
-        Box::pin(async move { Ok(self.all_nodes()) })
+        Box::pin(async move {
+            let claims = match &self.shared.hold {
+                Some(hold) => hold.claims().await,
+                None => None,
+            };
+            Ok(self.all_nodes(claims.as_deref()))
+        })
     }
 
     fn retire_boot(
@@ -267,7 +276,7 @@ impl Operator {
         }
     }
 
-    fn all_nodes(&self) -> Vec<NodeView> {
+    fn all_nodes(&self, claims: Option<&[NodeClaim]>) -> Vec<NodeView> {
         let mut boots: BTreeMap<u64, BTreeMap<Arc<str>, BootRow>> = BTreeMap::new();
         for group in (0..self.shared.store.groups()).map(GroupId) {
             self.shared.store.read(group, |rows| {
@@ -289,17 +298,67 @@ impl Operator {
             let is_local = node_id == local;
             let newest = rows.iter().find(|row| row.retired.is_none()).map(|row| row.boot.clone());
             let current = if is_local { Some(self.shared.boot.clone()) } else { newest };
+            let lease = if is_local {
+                Some(self.local_lease())
+            } else {
+                let newest = rows.iter().find(|row| row.retired.is_none());
+                newest.map(|row| self.lease_of(row, claims))
+            };
+            let claim = claims.into_iter().flatten().find(|claim| claim.node_id == node_id && !is_local);
             let view = |row: BootRow| boot_view(current.as_ref() == Some(&row.boot), row);
             NodeView {
                 node_id,
                 local: is_local,
-                version: is_local.then(|| env!("CARGO_PKG_VERSION").to_owned()),
+                version: claim
+                    .map(|claim| claim.version.clone())
+                    .or_else(|| is_local.then(|| env!("CARGO_PKG_VERSION").to_owned())),
                 connections: is_local.then(|| self.shared.owners.snapshot().active as u64),
-                started_at_ms: is_local.then_some(self.started_at.0),
+                started_at_ms: claim
+                    .map(|claim| claim.started_ms)
+                    .or_else(|| is_local.then_some(self.started_at.0)),
+                lease,
                 boots: rows.into_iter().map(view).collect(),
             }
         };
         boots.into_iter().map(node).collect()
+    }
+
+    /// The lease under which this node serves.
+    fn local_lease(&self) -> NodeLeaseView {
+        let lease = self.shared.node_lease();
+        let detail = (lease.state != LeaseState::Held).then(|| self.lease_trouble());
+        let (backend, state) = (lease.home.word().to_owned(), lease.state.word().to_owned());
+        NodeLeaseView { backend, state, detail }
+    }
+
+    /// What stands in the way of the lease, and what helps.
+    fn lease_trouble(&self) -> String {
+        let boot = self.shared.owners.boot_lease_until() > self.shared.clock.tick();
+        match &self.shared.hold {
+            Some(hold) if boot && hold.standing() != LeaseState::Held => {
+                format!(
+                    "the lease in etcd: {}; the node goes on by itself when etcd answers again; see queue.etcd_endpoints",
+                    hold.reason()
+                )
+            }
+            _ => "the boot lease: the store does not take its renewal".to_owned(),
+        }
+    }
+
+    /// What is known here of the lease of another node, by its newest boot.
+    fn lease_of(&self, row: &BootRow, claims: Option<&[NodeClaim]>) -> NodeLeaseView {
+        let boot = row.lease_until > self.shared.clock.millis();
+        let (home, state) = match (&self.shared.hold, claims) {
+            (None, _) => (LeaseHome::Embedded, if boot { "held" } else { "lost" }),
+            (Some(_), None) => (LeaseHome::Etcd, "unknown"),
+            (Some(_), Some(claims)) => {
+                let holds = |claim: &NodeClaim| {
+                    claim.node_id == row.boot.node_id && claim.boot_id == row.boot.boot_id
+                };
+                (LeaseHome::Etcd, if claims.iter().any(holds) { "held" } else { "lost" })
+            }
+        };
+        NodeLeaseView { backend: home.word().to_owned(), state: state.to_owned(), detail: None }
     }
 
     async fn check_store(&self) -> Check {
@@ -317,8 +376,7 @@ impl Operator {
         let result = if alive {
             Ok(())
         } else {
-            Err("the boot lease ran out: the store does not take its renewal, so no client is served"
-                .to_owned())
+            Err(format!("no client is served, because a lease ran out: {}", self.lease_trouble()))
         };
         Check { name: "lease", result }
     }

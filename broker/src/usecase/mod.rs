@@ -8,6 +8,7 @@ pub mod disconnect;
 pub mod end;
 pub mod fence;
 pub mod heritage;
+pub mod hold;
 pub mod isolation;
 pub mod lease;
 pub mod lease_watch;

@@ -13,10 +13,12 @@ use std::time::Duration;
 use ownerrpc::link::PeerState;
 use session::id::Boot;
 use session::lifecycle::{Command, Conflict, Reply, RetireProof};
+use storage::lease::Alive;
 use storage::{GroupId, Store};
 use tokio::time::Instant;
 
 use super::fence::FenceAgent;
+use super::hold::NodeHold;
 use super::lease_watch::{LeaseWatch, Leases};
 use crate::clock::NodeClock;
 use crate::cluster::Member;
@@ -33,6 +35,10 @@ const WATCH: Duration = Duration::from_millis(250);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts at a group that did not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How much longer than it says a lease that nobody keeps may live in etcd.
+const ETCD_SLACK: Duration = Duration::from_secs(2);
+/// Between two questions to etcd about one boot.
+const ETCD_PAUSE: Duration = Duration::from_secs(1);
 /// Until an automatic retirement that failed is tried again.
 const AUTO_PAUSE: Duration = Duration::from_secs(60);
 
@@ -130,6 +136,8 @@ pub struct Retirer {
     clock: Arc<NodeClock>,
     member: Arc<Member>,
     watch: LeaseWatch,
+    /// Asked where leases are in etcd too: only its own word that one is gone counts, its silence proves nothing (ADR 0010).
+    hold: Option<Arc<NodeHold>>,
     agent: Option<FenceAgent>,
     drift_ms: u64,
     mode: IsolationMode,
@@ -147,6 +155,7 @@ impl Retirer {
             clock: shared.clock.clone(),
             member,
             watch: LeaseWatch::new(shared.store.clone(), shared.clock.clone(), shared.lease_ms),
+            hold: shared.hold.clone(),
             agent: agent.map(|command| FenceAgent { command, timeout_ms: isolation.fence_timeout_ms }),
             drift_ms: isolation.drift_ms,
             mode: isolation.mode,
@@ -196,9 +205,12 @@ impl Retirer {
                     if let Err(error) = self.retire_unasked(&silent).await {
                         let boot = &silent.boot;
                         tracing::warn!(node_id = boot.node_id, boot = %boot.boot_id, %error, "a silent boot is not retired yet");
-                        if self.mode != IsolationMode::Lease {
-                            not_before = Instant::now() + AUTO_PAUSE;
-                        }
+                        let pause = match (self.mode, &self.hold) {
+                            (IsolationMode::Strict, _) => AUTO_PAUSE,
+                            (IsolationMode::Lease, Some(_)) => ETCD_PAUSE,
+                            (IsolationMode::Lease, None) => Duration::ZERO,
+                        };
+                        not_before = not_before.max(Instant::now() + pause);
                     }
                 }
             }
@@ -223,6 +235,7 @@ impl Retirer {
         let boot = &silent.boot;
         let proof = match self.mode {
             IsolationMode::Lease => {
+                self.check_gone(boot).await?;
                 self.commit(silent, &RetireProof::Lease).await?;
                 RetireProof::Lease
             }
@@ -357,12 +370,50 @@ impl Retirer {
             let until = leases.ends.plus_ms(self.drift_ms);
             let left = self.clock.until(until);
             progress.left_ms.store(u64::try_from(left.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-            if left.is_zero() || order.now || progress.is_hurried() {
+            if order.now || progress.is_hurried() {
+                return Ok(Some(silent));
+            }
+            if left.is_zero() {
+                self.wait_for_etcd(&order.boot, progress).await?;
                 return Ok(Some(silent));
             }
             tokio::time::sleep(LOOK.min(left)).await;
             self.watch.look();
         }
+    }
+
+    /// Time retires a boot only when its lease in etcd is gone too, by etcd's own word.
+    async fn check_gone(&self, boot: &Boot) -> Result<(), RetireError> {
+        let Some(hold) = &self.hold else { return Ok(()) };
+        match hold.boot(boot).await {
+            Alive::Gone => Ok(()),
+            Alive::Left(_) => Err(RetireError::Alive("its lease in etcd is not over".to_owned())),
+            Alive::Unknown => Err(RetireError::Unproved(
+                "etcd does not say that the lease of the boot is gone: it does not answer, or has no record of it (its data is not what it \
+                 was); when it answers this goes on by itself, otherwise retire the boot with --attest"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Somebody says that the boot is gone, and its boot lease is over: a lease in etcd that somebody keeps alive says otherwise. Where etcd
+    /// says nothing the word of that somebody stands.
+    async fn wait_for_etcd(&self, boot: &Boot, progress: &RetireProgress) -> Result<(), RetireError> {
+        let Some(hold) = &self.hold else { return Ok(()) };
+        let mut over_at = None;
+        while let Alive::Left(left) = hold.boot(boot).await {
+            // Nobody kept it since: then it is over by now. etcd counts in whole seconds, and ends a lease within one.
+            let over_at = *over_at.get_or_insert_with(|| Instant::now() + left + ETCD_SLACK);
+            if Instant::now() > over_at {
+                return Err(RetireError::Alive("it keeps its lease in etcd alive".to_owned()));
+            }
+            progress.left_ms.store(u64::try_from(left.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            if progress.is_hurried() {
+                break;
+            }
+            tokio::time::sleep(ETCD_PAUSE).await;
+        }
+        Ok(())
     }
 
     /// Retires in one group if the boot is still silent, then in all.
@@ -412,6 +463,10 @@ impl Retirer {
         }
         let proof = self.groups().find_map(|group| self.proof_in(group, boot).flatten());
         let proof = proof.ok_or_else(|| RetireError::Unavailable("the boot is gone".to_owned()))?;
+        if let Some(hold) = &self.hold {
+            // What is left then is one key.
+            hold.forget(boot.node_id, std::slice::from_ref(&boot.boot_id)).await;
+        }
         let unchanged = groups.iter().all(|(_, group)| *group != GroupRetired::Retired);
         Ok(Retired { proof, unchanged, groups })
     }

@@ -143,6 +143,9 @@ fn figures(totals: &Totals) -> Vec<(String, String)> {
     ];
     let counts = counts.iter().chain(&queues);
     let mut figures: Vec<_> = counts.map(|(name, count)| ((*name).to_owned(), count.to_string())).collect();
+    let node = &queued.node;
+    figures.push(("lease/backend".to_owned(), node.home.word().to_owned()));
+    figures.push(("lease/state".to_owned(), node.state.word().to_owned()));
     figures.push(("version".to_owned(), format!("exactmq version {}", env!("CARGO_PKG_VERSION"))));
     figures.push(("uptime".to_owned(), format!("{} seconds", totals.uptime_sec)));
     figures

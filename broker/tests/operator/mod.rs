@@ -187,6 +187,7 @@ impl AdminPort for FakeBroker {
             version: Some("0.1.0".to_owned()),
             connections: Some(2),
             started_at_ms: Some(0),
+            lease: None,
             boots: Vec::new(),
         };
         Box::pin(async { Ok(vec![node]) })

@@ -50,6 +50,9 @@ pub(super) struct Shared {
     pub(super) stopped: AtomicBool,
     /// End of the boot lease, 0 before the first one; written under the lock. See [`Entry::deadline`].
     pub(super) boot_until: AtomicU64,
+    /// End of what the boot holds elsewhere (a lease in etcd), which its own lease never outlasts; `u64::MAX`: nothing. Written under the
+    /// lock.
+    pub(super) hold_until: AtomicU64,
     pub(super) operations: Operations,
     pub(super) table: Locked,
 }
@@ -91,20 +94,19 @@ impl Entry {
     }
 
     /// When this owner stops to execute unless a lease is renewed: for an active one the later of its own lease and the boot
-    /// lease, else the end of the pending timeout.
+    /// lease, but never behind what the boot holds; else the end of the pending timeout.
     ///
-    /// A renewed boot lease never revives an owner: `renew_boot` fences, before it moves the lease, every owner whose
+    /// A renewed boot lease never revives an owner: `renew_boot` and `hold` fence, before it moves the lease, every owner whose
     /// deadline had passed at its `now`; and whoever finds a deadline passed closes the stage under the same lock, looking
     /// again there. So at any moment an active owner's deadline lies ahead of every time at which it was examined, and a
     /// stage never goes back.
     #[must_use]
     pub fn deadline(&self) -> Tick {
-        let own = self.lease_until();
-        if self.stage() == Stage::Active { own.max(self.shared.boot_until()) } else { own }
+        if self.stage() == Stage::Active { self.active_deadline() } else { self.lease_until() }
     }
 
     /// Whether bytes for this owner may still go to its socket: nothing leaves behind the end of its lease, whatever its stage. Ask with
-    /// a clock read for this write: the process may have been stopped since the turn began. Two atomic loads.
+    /// a clock read for this write: the process may have been stopped since the turn began. Three atomic loads.
     #[must_use]
     pub fn may_write(&self, now: Tick) -> bool {
         now < self.active_deadline()
@@ -164,7 +166,7 @@ impl Entry {
     }
 
     fn active_deadline(&self) -> Tick {
-        self.lease_until().max(self.shared.boot_until())
+        self.lease_until().max(self.shared.boot_until()).min(self.shared.hold_until())
     }
 
     fn check(&self, now: Tick) -> Result<(), OwnerError> {
@@ -221,6 +223,10 @@ impl Drop for Scope {
 impl Shared {
     pub(super) fn boot_until(&self) -> Tick {
         Tick(self.boot_until.load(Ordering::Acquire))
+    }
+
+    pub(super) fn hold_until(&self) -> Tick {
+        Tick(self.hold_until.load(Ordering::Acquire))
     }
 
     pub(super) fn check_open(&self) -> Result<(), OwnerError> {

@@ -14,6 +14,7 @@ enum Op {
     Activate(usize, u64),
     Renew(usize, u64, u64),
     RenewBoot(u64, u64),
+    Hold(Option<u64>),
     Begin(usize),
     Check(usize),
     Done(usize),
@@ -34,6 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (who.clone(), 1..2_100_u64).prop_map(|(who, ms)| Op::Activate(who, ms)),
         2 => (who.clone(), 0..6_u64, 0..2_500_u64).prop_map(|(who, revision, ms)| Op::Renew(who, revision, ms)),
         4 => (0..60_u64, 0..2_100_u64).prop_map(|(revision, ms)| Op::RenewBoot(revision, ms)),
+        2 => prop::option::weighted(0.8, 0..2_100_u64).prop_map(Op::Hold),
         6 => who.clone().prop_map(Op::Begin),
         2 => who.clone().prop_map(Op::Check),
         4 => who.clone().prop_map(Op::Done),
@@ -61,8 +63,8 @@ struct Known {
 }
 
 impl Known {
-    fn deadline(&self, boot_until: u64) -> u64 {
-        if self.activated { self.until.max(boot_until) } else { self.until }
+    fn deadline(&self, boot_until: u64, hold_until: u64) -> u64 {
+        if self.activated { self.until.max(boot_until).min(hold_until) } else { self.until }
     }
 
     fn is_stopped(&self) -> bool {
@@ -78,6 +80,7 @@ struct World {
     registry: Registry,
     now: u64,
     boot_until: u64,
+    hold_until: u64,
     boot_revision: u64,
     stopped: bool,
     owners: Vec<Known>,
@@ -91,6 +94,7 @@ impl World {
             registry: Registry::new(options).expect("valid"),
             now: 0,
             boot_until: 0,
+            hold_until: u64::MAX,
             boot_revision: 0,
             stopped: false,
             owners: Vec::new(),
@@ -100,7 +104,7 @@ impl World {
     /// A deadline that passes fences for ever, whoever looks or not.
     fn expire(&mut self) {
         for known in &mut self.owners {
-            known.fenced |= self.now >= known.deadline(self.boot_until);
+            known.fenced |= self.now >= known.deadline(self.boot_until, self.hold_until);
         }
     }
 
@@ -127,7 +131,7 @@ impl World {
     }
 
     fn install(&mut self, who: usize, renew: Option<u64>, ms: u64) {
-        let (now, stopped) = (self.now, self.stopped);
+        let (now, stopped, hold_until) = (self.now, self.stopped, self.hold_until);
         let until = now + ms;
         let revision = renew.unwrap_or(1);
         let len = self.owners.len();
@@ -144,7 +148,7 @@ impl World {
             Err(OwnerError::Stopped)
         } else if known.fenced || known.closed {
             Err(OwnerError::Fenced)
-        } else if revision == 0 || ms == 0 || ms > 2_000 {
+        } else if revision == 0 || ms == 0 || ms > 2_000 || hold_until <= now {
             Err(OwnerError::Invalid)
         } else if known.activated && (revision, until) == (known.revision, known.until) {
             Ok(())
@@ -168,6 +172,12 @@ impl World {
             Ok(())
         };
         assert_eq!(got, expected);
+    }
+
+    /// `None`: nothing is held any more.
+    fn hold(&mut self, ms: Option<u64>) {
+        self.hold_until = ms.map_or(self.now, |ms| self.now + ms);
+        self.registry.hold(at(self.now), at(self.hold_until));
     }
 
     fn begin(&mut self, who: usize) {
@@ -269,6 +279,7 @@ impl World {
             Op::Activate(who, ms) => self.install(who, None, ms),
             Op::Renew(who, revision, ms) => self.install(who, Some(revision), ms),
             Op::RenewBoot(revision, ms) => self.renew_boot(revision, ms),
+            Op::Hold(ms) => self.hold(ms),
             Op::Begin(who) => self.begin(who),
             Op::Quiesce(who) => self.quiesce(who),
             Op::Sweep(limit) => {
@@ -308,7 +319,7 @@ impl World {
             assert!(known.fenced || !known.entry.is_fenced(), "nobody is fenced without a reason");
             if !known.entry.is_fenced() {
                 assert!(
-                    next <= Some(at(known.deadline(self.boot_until))),
+                    next <= Some(at(known.deadline(self.boot_until, self.hold_until))),
                     "no record lies behind a deadline"
                 );
             }

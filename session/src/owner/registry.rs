@@ -129,6 +129,7 @@ impl Registry {
                 options,
                 stopped: AtomicBool::new(false),
                 boot_until: AtomicU64::new(0),
+                hold_until: AtomicU64::new(u64::MAX),
                 operations: Operations::new(),
                 table: Locked(Mutex::new(Table::default())),
             }),
@@ -179,6 +180,12 @@ impl Registry {
         let mut table = self.shared.table.0.lock();
         self.shared.check_open()?;
         table.renew_boot(&self.shared, now, Lease { revision, until, from: Stage::Active })
+    }
+
+    /// What the boot holds elsewhere ends at `until` unless it is held anew: no owner executes behind that, whatever its leases say. An
+    /// `until` that has passed fences all owners that are active at once; what is held again later is for the owners to come.
+    pub fn hold(&self, now: Tick, until: Tick) {
+        self.shared.table.0.lock().hold(&self.shared, now, until);
     }
 
     /// Admits one unit of work. A few atomic operations, no allocation, no lock.

@@ -399,6 +399,41 @@ fn a_shorter_boot_lease_is_obeyed() {
     assert_eq!(registry.begin(at(5_000), &entry).err(), Some(OwnerError::Fenced));
 }
 
+/// P1: nobody executes behind the end of what the boot holds elsewhere, neither under the boot lease nor under a lease of his own.
+#[test]
+fn nobody_executes_behind_what_the_boot_holds() {
+    let registry = registry(|_| {});
+    registry.renew_boot(at(0), 1, at(30_000)).expect("ahead");
+    let (entry, _) = active(&registry, at(0), at(20_000));
+    registry.hold(at(0), at(12_000));
+    assert_eq!(registry.next_deadline(), Some(at(12_000)), "the sweeper looks in time");
+    registry.hold(at(3_000), at(15_000));
+    let scope = registry.begin(at(14_999), &entry).expect("held");
+    assert!(entry.may_write(at(14_999)) && !entry.may_write(at(15_000)));
+    assert_eq!(scope.check(at(15_000)), Err(OwnerError::Fenced));
+}
+
+/// P1: what is held again serves the owners to come; those of before are over, looked at or not, and so is everybody when it is lost early.
+#[test]
+fn what_is_held_again_revives_nobody() {
+    let registry = registry(|_| {});
+    registry.renew_boot(at(0), 1, at(30_000)).expect("ahead");
+    let (old, _) = active(&registry, at(0), at(20_000));
+    registry.hold(at(0), at(1_000));
+    registry.hold(at(1_000), at(9_000));
+    assert!(old.is_fenced());
+    let (lost, socket) = active(&registry, at(1_000), at(20_000));
+    registry.hold(at(2_000), at(2_000));
+    assert!(lost.is_fenced() && !lost.may_write(at(2_000)));
+    assert_eq!(registry.sweep(at(2_000), 256), Ok(2));
+    assert_eq!(socket.requests(), 1);
+    let (early, _) = pending(&registry, at(2_000));
+    assert_eq!(registry.activate(at(2_001), early.owner(), 1, at(9_000)), Err(OwnerError::Invalid));
+    registry.hold(at(2_002), at(9_000));
+    assert_eq!(registry.activate(at(2_003), early.owner(), 1, at(9_000)), Ok(()), "it never executed before");
+    assert!(registry.begin(at(8_999), &early).is_ok());
+}
+
 /// DESIGN §4, sweeper: who fails or is uncertain backs off alone, 250 ms doubling to 10 s, and stops nobody's turn.
 #[test]
 fn a_failing_owner_backs_off_alone() {

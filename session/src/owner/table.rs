@@ -154,7 +154,8 @@ impl Table {
             self.fence(slot, now.plus_ms(options.close_retry_ms));
             return Err(OwnerError::Fenced);
         }
-        if lease.revision == 0 || lease.until <= now || lease.until > now.plus_ms(options.lease_max_ms) {
+        let over = lease.until.min(shared.hold_until()) <= now;
+        if lease.revision == 0 || over || lease.until > now.plus_ms(options.lease_max_ms) {
             return Err(OwnerError::Invalid);
         }
         let current = self.slot(slot).revision;
@@ -196,6 +197,20 @@ impl Table {
         Ok(())
     }
 
+    /// Moves the end of what the boot holds, see [`Entry::deadline`].
+    pub(super) fn hold(&mut self, shared: &Shared, now: Tick, until: Tick) {
+        let before = shared.hold_until();
+        if before.min(until) <= now {
+            // In both cases: whoever was active is over, also when it is held again by now.
+            shared.hold_until.store(before.min(until).0, Ordering::Release);
+            self.fence_due(now, now);
+        }
+        shared.hold_until.store(until.0, Ordering::Release);
+        if until < before {
+            self.advance_records();
+        }
+    }
+
     /// Fences every active owner whose deadline has passed.
     fn fence_due(&mut self, now: Tick, retry_at: Tick) {
         for slot in self.slots_where(|entry| entry.stage() == Stage::Active && entry.deadline() <= now) {
@@ -203,7 +218,7 @@ impl Table {
         }
     }
 
-    /// A shorter boot lease: no record of an active owner may lie behind its deadline.
+    /// A shorter boot lease, or hold: no record of an active owner may lie behind its deadline.
     fn advance_records(&mut self) {
         for slot in self.slots_where(|entry| entry.stage() == Stage::Active) {
             let deadline = self.slot(slot).entry.deadline();

@@ -417,6 +417,14 @@ impl LeaseGuard {
         *self.standing.borrow()
     }
 
+    /// Until when it counts as held by this process's clock, unless it is kept again; `None`: it is lost.
+    #[must_use]
+    pub fn until(&self) -> Option<Instant> {
+        let state = self.held.state.lock();
+        let entry = state.leases.get(&self.lease)?;
+        (*entry.standing.borrow() != Standing::Lost).then(|| entry.deadline())
+    }
+
     /// Returns once nothing may be done under the lease any more; before the backend can have expired it.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut standing = self.standing.clone();

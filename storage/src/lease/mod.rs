@@ -4,7 +4,9 @@
 //! learns of the loss before the backend can have expired it, from the process's own monotonic clock: what it guards is fenced in time
 //! even when nothing can be reached any more.
 
+mod etcd_options;
 mod manager;
+mod nodes;
 mod table;
 
 #[cfg(feature = "etcd")]
@@ -17,7 +19,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use etcd_options::{EtcdOptions, EtcdTls, Password};
 pub use manager::{ArmedLease, HoldStat, LeaseGuard, LeaseManager, LeaseView, Standing};
+pub use nodes::{ClaimError, NodeClaim, NodeLeases};
 pub use table::TableBackend;
 
 /// One lease of one incarnation of a backend: an id is never taken for another one after a restart.
@@ -48,6 +52,9 @@ pub enum LeaseError {
     Ttl { backend: String, ttl_ms: u64, min_ms: u64 },
     #[error("the lease is of another incarnation of the {0} backend")]
     Incarnation(String),
+    /// Nothing was done, and asking again does not help: who asks is not let in.
+    #[error("the lease backend {backend} refuses: {reason}")]
+    Refused { backend: String, reason: String },
     /// Whether it was done is not known.
     #[error("the lease backend {backend} did not answer: {reason}")]
     Unavailable { backend: String, reason: String },

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::store::Inner;
 use super::{Due, Request, Response};
-use crate::lease::{Alive, LeaseRef};
+use crate::lease::{Alive, LeaseBackend, LeaseRef};
 
 /// Lease time is brought forward at least so often while leases run: a restart forgets no more than that.
 const BEAT: Duration = Duration::from_secs(5);
@@ -31,11 +31,9 @@ const PROBE_BUDGET: Duration = Duration::from_millis(1_500);
 /// Runs until the store is closed or dropped.
 pub(super) async fn run(store: Weak<Inner>, group: u16) {
     let mut foreign = Foreign::default();
-    if let Some(backend) = store.upgrade().and_then(|store| store.foreign.clone()) {
-        foreign.news = backend.news();
-    }
     loop {
         let Some(inner) = store.upgrade() else { return };
+        foreign.follow(inner.foreign());
         let (channels, stop) = (Arc::clone(&inner.channels), Arc::clone(&inner.stop));
         let stopped = stop.notified();
         tokio::pin!(stopped);
@@ -101,6 +99,7 @@ async fn lease_time(store: &Inner, group: u16, due: &Due) -> Duration {
 /// Members whose lease another backend has: only its own word that one is gone counts.
 #[derive(Default)]
 struct Foreign {
+    backend: Option<Arc<dyn LeaseBackend>>,
     /// The last look, at all of those that the store named.
     looked: Option<Instant>,
     /// The backend's hints that there is something to see.
@@ -108,6 +107,19 @@ struct Foreign {
 }
 
 impl Foreign {
+    /// The backend may come late, and be another one later.
+    fn follow(&mut self, backend: Option<Arc<dyn LeaseBackend>>) {
+        let same = match (&self.backend, &backend) {
+            (Some(known), Some(now)) => Arc::ptr_eq(known, now),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            let news = backend.as_ref().and_then(|backend| backend.news());
+            *self = Self { backend, looked: None, news };
+        }
+    }
+
     async fn told(&mut self) {
         let told = match &mut self.news {
             Some(news) => news.changed().await.is_ok(),
@@ -122,7 +134,7 @@ impl Foreign {
 
     /// Once a beat, and when there are news. A backend that hangs holds up what else is due by one budget.
     async fn look(&mut self, store: &Inner, group: u16, due: &Due) {
-        let Some(backend) = &store.foreign else { return };
+        let Some(backend) = self.backend.clone() else { return };
         if self.looked.is_some_and(|looked| looked.elapsed() < BEAT) {
             return;
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use session::queue::Hold;
+use parking_lot::RwLock;
+use session::queue::{Hold, QueueCommand};
 use tokio::sync::Notify;
 
 use super::children::{Child, Children};
 use super::latency::{Latency, Stage, StageDurations};
-use super::{ChannelStore, QueueError, keeper, latency};
-use crate::lease::{LeaseBackend, LeaseGuard, LeaseManager, LeaseRef, Standing, TableBackend};
+use super::{ChannelStore, QueueError, Request, keeper, latency};
+use crate::lease::{LeaseBackend, LeaseError, LeaseGuard, LeaseManager, LeaseRef, Standing, TableBackend};
 
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
@@ -40,7 +41,9 @@ pub struct QueueStore {
 pub(super) struct Inner {
     pub(super) channels: Arc<dyn ChannelStore>,
     pub(super) tables: Vec<Arc<TableBackend>>,
-    pub(super) foreign: Option<Arc<dyn LeaseBackend>>,
+    foreign: RwLock<Option<Arc<dyn LeaseBackend>>>,
+    /// The lease of this process is somebody else's: it is lent, never granted or revoked here.
+    lent: bool,
     pub(super) children: Children,
     pub(super) stop: Arc<Notify>,
     pub(super) latency: Latency,
@@ -50,19 +53,47 @@ pub(super) struct Inner {
     pub(super) options: QueueOptions,
 }
 
+impl Inner {
+    /// The backend of member leases, where it is not the store.
+    pub(super) fn foreign(&self) -> Option<Arc<dyn LeaseBackend>> {
+        self.foreign.read().clone()
+    }
+
+    /// Where the lease of this process for members in `group` is.
+    fn slot(&self, group: u16) -> usize {
+        if self.lent || self.foreign.read().is_some() { 0 } else { usize::from(group) }
+    }
+}
+
 impl QueueStore {
     /// Must be called on a tokio runtime, which runs the keepalives and the keeper.
     #[must_use]
     pub fn open(channels: Arc<dyn ChannelStore>, options: QueueOptions) -> Self {
+        Self::with(channels, options, (LeaseManager::new(), false))
+    }
+
+    /// The same for a process that has one lease for more than its channels, held in `leases`: nobody can be bound before it is lent with
+    /// [`Self::lend`], nor while it is lost.
+    #[must_use]
+    pub fn open_lent(channels: Arc<dyn ChannelStore>, options: QueueOptions, leases: LeaseManager) -> Self {
+        Self::with(channels, options, (leases, true))
+    }
+
+    fn with(
+        channels: Arc<dyn ChannelStore>,
+        options: QueueOptions,
+        (leases, lent): (LeaseManager, bool),
+    ) -> Self {
         let groups = channels.groups().max(1);
         let tables = (0..groups).map(|group| Arc::new(TableBackend::new(Arc::clone(&channels), group)));
         let inner = Arc::new(Inner {
             tables: tables.collect(),
-            foreign: options.leases.clone(),
+            foreign: RwLock::new(options.leases.clone()),
+            lent,
             children: Children::default(),
             stop: Arc::new(Notify::new()),
             latency: Latency::default(),
-            leases: LeaseManager::new(),
+            leases,
             own: (0..groups).map(|_| tokio::sync::Mutex::new(None)).collect(),
             channels,
             options,
@@ -74,6 +105,27 @@ impl QueueStore {
         }
         tokio::spawn(latency::log_forever(Arc::downgrade(&inner)));
         Self { inner }
+    }
+
+    /// From now on members hang on this lease; those under the one before are over, as its holder knows.
+    pub async fn lend(&self, backend: &Arc<dyn LeaseBackend>, lease: LeaseGuard) {
+        let (new, before) = (lease.lease(), self.inner.own[0].lock().await.replace(lease));
+        *self.inner.foreign.write() = Some(Arc::clone(backend));
+        // The same backend says it to whoever looks; another one cannot.
+        let Some(old) = before.map(|guard| guard.lease()).filter(|old| old.incarnation != new.incarnation)
+        else {
+            return;
+        };
+        let channels = Arc::clone(&self.inner.channels);
+        let lease = Hold::Foreign { incarnation: old.incarnation, lease: old.id };
+        tokio::spawn(async move {
+            for group in 0..channels.groups() {
+                let gone = Request::Queue(QueueCommand::LeaseGone { lease });
+                if let Err(error) = channels.call(group, gone).await {
+                    tracing::warn!(%error, group, "members under a lost lease stay: their group does not answer");
+                }
+            }
+        });
     }
 
     /// The leases that this process holds, for operators.
@@ -129,12 +181,18 @@ impl QueueStore {
         group: u16,
         label: &str,
     ) -> Result<(LeaseGuard, Hold), QueueError> {
-        let slot = if self.inner.foreign.is_some() { 0 } else { usize::from(group) };
+        let foreign = self.inner.foreign();
+        let slot = self.inner.slot(group);
         let mut own = self.inner.own[slot].lock().await;
         let held = match own.take() {
             Some(guard) if guard.standing() != Standing::Lost => guard,
+            lost if self.inner.lent => {
+                *own = lost;
+                let (backend, reason) = ("of the node".to_owned(), "its lease is not held now".to_owned());
+                return Err(LeaseError::Unavailable { backend, reason }.into());
+            }
             lost => {
-                let backend: Arc<dyn LeaseBackend> = match &self.inner.foreign {
+                let backend: Arc<dyn LeaseBackend> = match &foreign {
                     Some(backend) => Arc::clone(backend),
                     None => Arc::clone(&self.inner.tables[slot]) as _,
                 };
@@ -152,7 +210,7 @@ impl QueueStore {
         let lease = held.lease();
         let guard = held.share(label);
         *own = Some(held);
-        let hold = match &self.inner.foreign {
+        let hold = match &foreign {
             Some(_) => Hold::Foreign { incarnation: lease.incarnation, lease: lease.id },
             None => Hold::Own(lease.id),
         };
@@ -161,8 +219,11 @@ impl QueueStore {
 
     /// The store says that this lease is gone, which its guard may not know yet: the next member gets a new one.
     pub(super) async fn forget_lease(&self, group: u16, lease: Hold) {
-        let slot = if self.inner.foreign.is_some() { 0 } else { usize::from(group) };
-        let mut own = self.inner.own[slot].lock().await;
+        if self.inner.lent {
+            // Its owner hears it from the backend.
+            return;
+        }
+        let mut own = self.inner.own[self.inner.slot(group)].lock().await;
         let id = match lease {
             Hold::Own(id) | Hold::Foreign { lease: id, .. } => id,
         };
@@ -177,7 +238,8 @@ impl QueueStore {
         self.inner.children.close_all().await?;
         self.inner.stop.notify_waiters();
         for own in &self.inner.own {
-            if let Some(guard) = own.lock().await.take()
+            let guard = own.lock().await.take().filter(|_| !self.inner.lent);
+            if let Some(guard) = guard
                 && let Err(error) = guard.revoke().await
             {
                 // It runs down by itself.

@@ -6,9 +6,11 @@
 //! Each endpoint has a client of its own, and the one that answered last is asked first: a client over all of them would go on asking the
 //! dead one in turn.
 
+mod claims;
 mod watch;
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,6 +20,7 @@ use etcd_client::{
     ResponseHeader, TlsOptions,
 };
 
+pub use super::etcd_options::{EtcdOptions, EtcdTls};
 use super::{Alive, LeaseBackend, LeaseError, LeaseFuture, LeaseRef};
 
 /// Longest wait for one answer.
@@ -30,33 +33,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 const TTL_SEC_MIN: i64 = 2;
 /// gRPC status NOT_FOUND.
 const NOT_FOUND: i32 = 5;
-
-#[derive(Debug, Clone)]
-pub struct EtcdOptions {
-    /// `http://host:port` or `https://host:port`; all members of the cluster.
-    pub endpoints: Vec<String>,
-    /// Before every key: two systems on one etcd do not meet.
-    pub namespace: String,
-    /// Name and password, where etcd asks for them.
-    pub user: Option<(String, String)>,
-    pub tls: Option<EtcdTls>,
-}
-
-/// Certificates in PEM.
-#[derive(Clone)]
-pub struct EtcdTls {
-    pub authority: Vec<u8>,
-    /// Certificate and key of this client, where etcd asks for one.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in etcd's certificate, where it is not that of the endpoint.
-    pub server_name: Option<String>,
-}
-
-impl std::fmt::Debug for EtcdTls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EtcdTls").field("server_name", &self.server_name).finish_non_exhaustive()
-    }
-}
+/// Causes of an error that are looked at.
+const CAUSES_MAX: usize = 16;
+/// gRPC statuses with which etcd turns away whom it does not know or trust: INVALID_ARGUMENT (also a wrong password), PERMISSION_DENIED,
+/// FAILED_PRECONDITION (a password where none is asked for), UNAUTHENTICATED.
+const REFUSALS: [i32; 4] = [3, 7, 9, 16];
 
 /// Leases of an etcd cluster.
 pub struct EtcdBackend {
@@ -70,9 +51,16 @@ pub struct EtcdBackend {
 
 /// The members of the cluster, as they were given.
 struct Endpoints {
-    clients: Vec<Client>,
+    members: Vec<Member>,
     /// The one that answered last.
     first: AtomicUsize,
+    connect: ConnectOptions,
+}
+
+/// One of them. With a password a client asks for a token before it is there: a member that is down at first is asked when its turn comes.
+struct Member {
+    endpoint: String,
+    client: tokio::sync::OnceCell<Client>,
 }
 
 impl Endpoints {
@@ -89,8 +77,10 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    fn client(&self) -> &Client {
-        &self.endpoints.clients[self.at]
+    async fn client(&self) -> Result<Client, Error> {
+        let member = &self.endpoints.members[self.at];
+        let connect = || Client::connect([&member.endpoint], Some(self.endpoints.connect.clone()));
+        member.client.get_or_try_init(connect).await.cloned()
     }
 
     fn answered(mut self) {
@@ -101,7 +91,7 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            let next = (self.at + 1) % self.endpoints.clients.len();
+            let next = (self.at + 1) % self.endpoints.members.len();
             // Unless somebody else went on meanwhile.
             let _ =
                 self.endpoints.first.compare_exchange(self.at, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -128,27 +118,16 @@ impl EtcdBackend {
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
         if let Some((name, password)) = &options.user {
-            connect = connect.with_user(name, password).with_auto_token_refresh(true);
+            connect = connect.with_user(name, &password.0).with_auto_token_refresh(true);
         }
         if let Some(tls) = &options.tls {
             connect = connect.with_tls(tls_options(tls));
         }
-        let mut clients = Vec::with_capacity(options.endpoints.len());
-        for endpoint in &options.endpoints {
-            // It does not dial before it is asked something; with a password it asks for a token.
-            let client = Client::connect([endpoint], Some(connect.clone()));
-            match bounded(&uid, CONNECT_TIMEOUT, client).await {
-                Ok(client) => clients.push(client),
-                Err(error) => tracing::warn!(%endpoint, %error, "an endpoint of etcd is left out"),
-            }
-        }
-        if clients.is_empty() {
-            let reason = "no endpoint can be used".to_owned();
-            return Err(LeaseError::Unavailable { backend: uid, reason });
-        }
-        let endpoints = Arc::new(Endpoints { clients, first: AtomicUsize::new(0) });
+        let member = |endpoint: &String| Member { endpoint: endpoint.clone(), client: <_>::default() };
+        let members: Vec<Member> = options.endpoints.iter().map(member).collect();
+        let endpoints = Arc::new(Endpoints { members, first: AtomicUsize::new(0), connect });
         let keys = format!("{}/v1/", options.namespace);
-        let within = CONNECT_TIMEOUT / u32::try_from(endpoints.clients.len()).unwrap_or(u32::MAX);
+        let within = CONNECT_TIMEOUT / u32::try_from(endpoints.members.len().max(1)).unwrap_or(u32::MAX);
         let answer = ask(&endpoints, &uid, within, |client| {
             let key = format!("{keys}incarnation");
             async move { client.kv_client().get(key, None).await }
@@ -216,7 +195,7 @@ impl EtcdBackend {
         let (mut keeper, mut stream) = match open {
             Some(open) => open,
             // Its first message is the answer to a first keepalive, which is swallowed: the one below states the TTL.
-            None => attempt.client().lease_client().keep_alive(id).await?,
+            None => attempt.client().await?.lease_client().keep_alive(id).await?,
         };
         keeper.keep_alive().await?;
         let answer = stream.message().await?.ok_or_else(|| Error::LeaseKeepAliveError("ended".to_owned()))?;
@@ -250,7 +229,7 @@ impl EtcdBackend {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let within = CALL_TIMEOUT / u32::try_from(self.endpoints.clients.len()).unwrap_or(u32::MAX);
+        let within = CALL_TIMEOUT / u32::try_from(self.endpoints.members.len()).unwrap_or(u32::MAX);
         ask(&self.endpoints, &self.uid, within, call).await
     }
 }
@@ -271,18 +250,23 @@ async fn ask<T, F>(
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let mut last = LeaseError::Gone;
-    for _ in &endpoints.clients {
+    let none =
+        || LeaseError::Unavailable { backend: uid.to_owned(), reason: "it has no endpoint".to_owned() };
+    let mut last = None;
+    for _ in &endpoints.members {
         let attempt = endpoints.attempt();
-        match bounded(uid, within, call(attempt.client().clone())).await {
-            Err(error @ LeaseError::Unavailable { .. }) => last = error,
+        let asked = async { call(attempt.client().await?).await };
+        match bounded(uid, within, asked).await {
+            Err(error @ LeaseError::Unavailable { .. }) => last = last.or(Some(error)),
+            // Another one may let us in; if none does, that says more than silence.
+            Err(error @ LeaseError::Refused { .. }) => last = Some(error),
             answer => {
                 attempt.answered();
                 return answer;
             }
         }
     }
-    Err(last)
+    Err(last.unwrap_or_else(none))
 }
 
 async fn bounded<T>(
@@ -294,8 +278,53 @@ async fn bounded<T>(
     match tokio::time::timeout(within, call).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(Error::GRpcStatus(status))) if status.code() as i32 == NOT_FOUND => Err(LeaseError::Gone),
-        Ok(Err(error)) => Err(unavailable(error.to_string())),
+        Ok(Err(error)) if is_refusal(&error) => {
+            Err(LeaseError::Refused { backend: uid.to_owned(), reason: reason(&error) })
+        }
+        Ok(Err(error)) => Err(unavailable(reason(&error))),
         Err(_elapsed) => Err(unavailable(format!("no answer within {} ms", within.as_millis()))),
+    }
+}
+
+/// Whether it turned us away, or showed a certificate that is not to be trusted. What is refused by mistake is only told otherwise: no lease
+/// lives or dies by it.
+fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::GRpcStatus(status) if REFUSALS.contains(&(status.code() as i32)) => true,
+        Error::InvalidArgs(_) | Error::InvalidUri(_) => true,
+        error => causes(error).iter().any(|cause| {
+            // What TLS finds wrong is data that is not valid.
+            let io = cause.downcast_ref::<std::io::Error>();
+            io.is_some_and(|io| io.kind() == std::io::ErrorKind::InvalidData)
+        }),
+    }
+}
+
+fn causes(error: &Error) -> Vec<&(dyn std::error::Error + 'static)> {
+    let first = match error {
+        Error::GRpcStatus(status) => status.source(),
+        Error::TransportError(error) => Some(error as _),
+        Error::IoError(error) => Some(error as _),
+        _ => None,
+    };
+    let mut causes = Vec::new();
+    let mut next = first;
+    while let Some(cause) = next.filter(|_| causes.len() < CAUSES_MAX) {
+        causes.push(cause);
+        next = cause.source();
+    }
+    causes
+}
+
+/// In words, with its innermost cause, which is the one that says something.
+fn reason(error: &Error) -> String {
+    let said = match error {
+        Error::GRpcStatus(status) => status.message().to_owned(),
+        error => error.to_string(),
+    };
+    match causes(error).last() {
+        Some(cause) if !said.contains(&cause.to_string()) => format!("{said}: {cause}"),
+        _ => said,
     }
 }
 

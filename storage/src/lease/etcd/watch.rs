@@ -47,7 +47,8 @@ async fn run(endpoints: Arc<Endpoints>, cluster: u64, keys: String, told: watch:
     let mut retry = RETRY_MIN;
     loop {
         let attempt = endpoints.attempt();
-        let opened = tokio::time::timeout(CALL_TIMEOUT, open(attempt.client(), cluster, &keys)).await;
+        let asked = async { open(&attempt.client().await?, cluster, &keys).await };
+        let opened = tokio::time::timeout(CALL_TIMEOUT, asked).await;
         if let Ok(Ok(mut stream)) = opened {
             attempt.answered();
             retry = RETRY_MIN;
