@@ -7,6 +7,11 @@ mod watch;
 use axum::Json;
 use serde_json::{Value, json};
 
+use session::limits::{
+    BOOT_ID_BYTES_MAX, CLIENT_ID_BYTES_MAX, DENY_REASON_BYTES_MAX, NAMESPACE_BYTES_MAX,
+    RETIRE_TEXT_BYTES_MAX, UID_BYTES_MAX,
+};
+
 use super::sessions::LIMIT_MAX;
 
 pub(super) async fn openapi() -> Json<Value> {
@@ -105,7 +110,7 @@ fn node_paths() -> Value {
             "description": "Takes effect when the lease of the boot and isolation.drift_ms are over, unless `now`: should the proof be wrong, \
                             the node has stopped by itself by then. Repeating it is safe. One of `attest` and `fence_agent` is given.",
             "parameters": [
-                { "name": "id", "in": "path", "required": true, "schema": { "type": "integer", "minimum": 1 } },
+                { "name": "id", "in": "path", "required": true, "schema": counter(1) },
             ],
             "requestBody": { "required": true, "content": { "application/json": { "schema": reference("RetireRequest") } } },
             "responses": retired,
@@ -125,12 +130,12 @@ fn cluster_paths() -> Value {
         } },
         "/v1/cluster/join": { "post": {
             "summary": "Begin to join the cluster of a member; the node starts anew, GET /v1/cluster says when it is done",
-            "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("seed", text())]) } } },
+            "requestBody": { "required": true, "content": { "application/json": { "schema": request(&[("seed", json!({ "type": "string", "pattern": "^[A-Za-z0-9.-]{1,253}:[1-9][0-9]{0,3}$" }))], &["seed"]) } } },
             "responses": answers("Begun", json!({ "type": "object" }), CLUSTER_CHANGE),
         } },
         "/v1/cluster/remove": { "post": {
             "summary": "Take another node out of every group; `unretired` are boots of it that keep sessions from being taken over until they are retired",
-            "requestBody": { "required": true, "content": { "application/json": { "schema": object(&[("node_id", number())]) } } },
+            "requestBody": { "required": true, "content": { "application/json": { "schema": request(&[("node_id", counter(1))], &["node_id"]) } } },
             "responses": answers("Done", json!({ "type": "object" }), CLUSTER_CHANGE),
         } },
     })
@@ -187,7 +192,7 @@ fn job_paths() -> Value {
         "/v1/end/{job}": { "get": {
             "summary": "One job, with a result for each session",
             "parameters": [
-                { "name": "job", "in": "path", "required": true, "schema": { "type": "integer", "minimum": 0 } },
+                { "name": "job", "in": "path", "required": true, "schema": counter(0) },
                 parameter("only", "query", json!({ "enum": ["failed"] })),
                 parameter("limit", "query", json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 })),
                 parameter("cursor", "query", json!({ "type": "string" })),
@@ -200,7 +205,7 @@ fn job_paths() -> Value {
 }
 
 fn denied_paths() -> Value {
-    let named = |name: &str| parameter(name, "query", json!({ "type": "string" }));
+    let named = |name: &str| parameter(name, "query", identity(CLIENT_ID_BYTES_MAX));
     let change = [
         CALL[0],
         CALL[1],
@@ -217,7 +222,7 @@ fn denied_paths() -> Value {
                 "summary": "Users and ClientIDs that may not connect",
                 "parameters": [
                     parameter("limit", "query", json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 })),
-                    named("cursor"),
+                    parameter("cursor", "query", text()),
                 ],
                 "responses": answers("A page", reference("DeniedList"), &CALL),
             },
@@ -251,14 +256,14 @@ fn paths() -> Value {
     );
     let text_filter = |name| parameter(name, "query", json!({ "type": "string" }));
     let state = parameter("state", "query", json!({ "enum": ["active", "offline", "ended"] }));
-    let node = parameter("node", "query", json!({ "type": "integer", "minimum": 1 }));
+    let node = parameter("node", "query", counter(1));
     json!({
         "/": { "get": open("The dashboard", html) },
-        "/assets/{name}": { "get": open("A part of the dashboard", json!({
+        "/assets/{name}": { "get": with_name(open("A part of the dashboard", json!({
             "200": { "description": "Script, style or picture", "content": { "text/javascript": {}, "text/css": {}, "image/svg+xml": {} } },
             "304": { "description": "As it was with this ETag" },
             "404": { "description": "no_route", "content": { "application/problem+json": { "schema": reference("Problem") } } },
-        })) },
+        }))) },
         "/openapi.json": { "get": open("This document", answers("OpenAPI 3.1", json!({ "type": "object" }), &[])) },
         "/health/live": { "get": open("The process runs", answers("It does", json!({ "type": "object" }), &[])) },
         "/health/ready": { "get": open(
@@ -314,14 +319,19 @@ const CLUSTER_CHANGE: &[(&str, &str)] = &[
 
 fn of_session() -> Value {
     json!([
-        { "name": "client_id", "in": "path", "required": true, "schema": { "type": "string" },
+        { "name": "client_id", "in": "path", "required": true, "schema": identity(CLIENT_ID_BYTES_MAX),
           "description": "Percent-encoded: `a/b` is `a%2Fb`" },
-        parameter("namespace", "query", json!({ "type": "string", "default": "main" })),
+        parameter("namespace", "query", identity(NAMESPACE_BYTES_MAX)),
     ])
 }
 
 fn parameter(name: &str, place: &str, schema: Value) -> Value {
     json!({ "name": name, "in": place, "schema": schema })
+}
+
+fn with_name(mut call: Value) -> Value {
+    call["parameters"] = json!([{ "name": "name", "in": "path", "required": true, "schema": text() }]);
+    call
 }
 
 /// A call that needs no token.
@@ -354,6 +364,32 @@ fn object(properties: &[(&str, Value)]) -> Value {
 
 fn text() -> Value {
     json!({ "type": "string" })
+}
+
+/// A name as [`session::id::check_identity`] takes it; the bound is in bytes there.
+fn identity(bytes_max: usize) -> Value {
+    json!({
+        "type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": "^[^\\u0000]*[^\\s\\u0000][^\\u0000]*$",
+    })
+}
+
+/// A number that a caller gives: from `least` on, as far as 64 bits go.
+fn counter(least: u64) -> Value {
+    json!({ "type": "integer", "minimum": least, "maximum": u64::MAX })
+}
+
+/// An object of which everything may be left out but `required`, and to which nothing may be added.
+fn request(properties: &[(&str, Value)], required: &[&str]) -> Value {
+    let mut request = object(properties);
+    request["required"] = json!(required);
+    request["additionalProperties"] = json!(false);
+    request
+}
+
+/// `name` is there, and none of `others` is.
+fn only(name: &str, others: &[&str]) -> Value {
+    let others: Vec<Value> = others.iter().map(|other| json!({ "required": [other] })).collect();
+    json!({ "required": [name], "not": { "anyOf": others } })
 }
 
 fn number() -> Value {
@@ -471,18 +507,26 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
         ("lease", known_lease),
         ("boots", list("Boot")),
     ];
-    let mut request = object(&[
-        ("boot", text()),
-        (
-            "attest",
-            json!({ "type": ["string", "null"], "minLength": 1, "maxLength": 1024,
-                    "description": "How it is known that nothing of the node runs; one line" }),
-        ),
-        ("fence_agent", json!({ "type": "boolean", "default": false })),
-        ("now", json!({ "type": "boolean", "default": false })),
+    let attest = json!({
+        "type": ["string", "null"], "minLength": 1, "maxLength": RETIRE_TEXT_BYTES_MAX,
+        "pattern": "^[^\\u0000-\\u001F\\u007F-\\u009F]*[^\\s\\u0000-\\u001F\\u007F-\\u009F][^\\u0000-\\u001F\\u007F-\\u009F]*$",
+        "description": "How it is known that nothing of the node runs; one line",
+    });
+    let mut retire = request(
+        &[
+            ("boot", identity(BOOT_ID_BYTES_MAX)),
+            ("attest", attest),
+            ("fence_agent", json!({ "type": "boolean", "default": false })),
+            ("now", json!({ "type": "boolean", "default": false })),
+        ],
+        &["boot"],
+    );
+    let by_word = json!({ "attest": { "type": "string" }, "fence_agent": { "const": false } });
+    let by_agent = json!({ "attest": { "type": "null" }, "fence_agent": { "const": true } });
+    retire["oneOf"] = json!([
+        { "required": ["attest"], "properties": by_word },
+        { "required": ["fence_agent"], "properties": by_agent },
     ]);
-    request["required"] = json!(["boot"]);
-    request["additionalProperties"] = json!(false);
     let group = [("group", number()), ("outcome", text()), ("detail", maybe("string"))];
     let answer = [
         ("node_id", number()),
@@ -496,7 +540,7 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
         ("NodeLease", object(&lease)),
         ("Node", object(&node)),
         ("Nodes", object(&[("nodes", list("Node"))])),
-        ("RetireRequest", request),
+        ("RetireRequest", retire),
         ("RetireGroup", object(&group)),
         ("RetireAnswer", object(&answer)),
         ("RetireWaiting", object(&[("state", text()), ("remaining_ms", number())])),
@@ -505,18 +549,27 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
 
 fn job_schemas() -> Vec<(&'static str, Value)> {
     let reasons = json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] });
-    let mut request = object(&[
-        ("user", text()),
-        ("prefix", text()),
-        ("client_ids", json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": 10_000 })),
-        ("namespace", text()),
-        ("reason", reasons),
-        ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
-        ("release", json!({ "type": "boolean", "default": false })),
-        ("deny", json!({ "type": "boolean", "default": false })),
-    ]);
-    request["required"] = json!(["reason"]);
-    request["additionalProperties"] = json!(false);
+    let client_id = || identity(CLIENT_ID_BYTES_MAX);
+    let mut end_all = request(
+        &[
+            ("user", identity(UID_BYTES_MAX)),
+            ("prefix", client_id()),
+            (
+                "client_ids",
+                json!({ "type": "array", "items": client_id(), "minItems": 1, "maxItems": 10_000 }),
+            ),
+            ("namespace", identity(NAMESPACE_BYTES_MAX)),
+            ("reason", reasons),
+            ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
+            ("release", json!({ "type": "boolean", "default": false })),
+            ("deny", json!({ "type": "boolean", "default": false })),
+        ],
+        &["reason"],
+    );
+    let mut of_prefix = only("prefix", &["user", "client_ids"]);
+    of_prefix["properties"] = json!({ "deny": { "const": false } });
+    end_all["oneOf"] =
+        json!([only("user", &["prefix", "client_ids"]), of_prefix, only("client_ids", &["user", "prefix"])]);
     let job = [
         ("job", number()),
         ("state", json!({ "enum": ["running", "done", "failed", "interrupted"] })),
@@ -547,17 +600,19 @@ fn job_schemas() -> Vec<(&'static str, Value)> {
         ("reason", text()),
         ("complete", flag()),
     ];
-    let mut deny = object(&[
-        ("user", text()),
-        ("client_id", text()),
-        ("namespace", text()),
-        ("reason", text()),
-        ("until_ms", number()),
-    ]);
-    deny["required"] = json!([]);
-    deny["additionalProperties"] = json!(false);
+    let mut deny = request(
+        &[
+            ("user", identity(UID_BYTES_MAX)),
+            ("client_id", client_id()),
+            ("namespace", identity(NAMESPACE_BYTES_MAX)),
+            ("reason", json!({ "type": "string", "maxLength": DENY_REASON_BYTES_MAX })),
+            ("until_ms", counter(0)),
+        ],
+        &[],
+    );
+    deny["oneOf"] = json!([only("user", &["client_id", "namespace"]), only("client_id", &["user"])]);
     vec![
-        ("JobRequest", request),
+        ("JobRequest", end_all),
         ("Job", object(&job)),
         ("JobDetail", object(&detail)),
         ("JobResult", object(&result)),
@@ -569,15 +624,16 @@ fn job_schemas() -> Vec<(&'static str, Value)> {
 }
 
 fn end_schemas() -> Vec<(&'static str, Value)> {
-    let mut request = object(&[
-        ("reason", json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] })),
-        ("owner", reference("Owner")),
-        ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
-        ("release", json!({ "type": "boolean", "default": false })),
-        ("deny", json!({ "type": "boolean", "default": false })),
-    ]);
-    request["required"] = json!(["reason"]);
-    request["additionalProperties"] = json!(false);
+    let end = request(
+        &[
+            ("reason", json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] })),
+            ("owner", reference("Owner")),
+            ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
+            ("release", json!({ "type": "boolean", "default": false })),
+            ("deny", json!({ "type": "boolean", "default": false })),
+        ],
+        &["reason"],
+    );
     let record = [
         ("seq", number()),
         ("at_ms", number()),
@@ -600,7 +656,7 @@ fn end_schemas() -> Vec<(&'static str, Value)> {
     let problem =
         [("type", text()), ("title", text()), ("status", number()), ("code", text()), ("detail", text())];
     vec![
-        ("EndRequest", request),
+        ("EndRequest", end),
         ("EndAnswer", object(&[("revision", number()), ("owner", reference("Owner"))])),
         ("AuditRecord", object(&record)),
         ("Audit", object(&[("records", list("AuditRecord")), ("cursor", maybe("string"))])),

@@ -7,13 +7,15 @@ use super::super::queues::{
 };
 use super::super::sessions::LIMIT_MAX;
 use super::super::table::{SORT_MAX, Word};
-use super::{CALL, answers, flag, list, maybe, number, object, parameter, reference, text};
+use super::{CALL, answers, counter, flag, list, maybe, number, object, parameter, reference, text};
 
 pub(super) fn paths() -> Value {
     let text =
         |name: &str, what: &str| parameter(name, "query", json!({ "type": "string", "description": what }));
     let least = |name: &str, what: &str| {
-        parameter(name, "query", json!({ "type": "integer", "minimum": 0, "description": what }))
+        let mut number = counter(0);
+        number["description"] = json!(what);
+        parameter(name, "query", number)
     };
     let limit = || {
         parameter(
@@ -34,7 +36,7 @@ pub(super) fn paths() -> Value {
                 parameter("state", "query", one_of::<ChannelState>()),
                 name(),
                 least("min_messages", "At least so many messages wait"),
-                text("sort", &sort::<ChannelColumn>()),
+                sort::<ChannelColumn>(),
                 limit(),
                 cursor(),
             ],
@@ -49,7 +51,7 @@ pub(super) fn paths() -> Value {
                 parameter("status", "query", one_of::<StatusWord>()),
                 name(),
                 least("node", "The owner of the session is, or was, on this node"),
-                text("sort", &sort::<MemberColumn>()),
+                sort::<MemberColumn>(),
                 limit(),
                 cursor(),
             ],
@@ -70,11 +72,14 @@ fn maybe_one_of<W: Word>() -> Value {
     json!({ "anyOf": [one_of::<W>(), { "type": "null" }] })
 }
 
-fn sort<W: Word>() -> String {
-    format!(
-        "Up to {SORT_MAX} of {}, each with :asc or :desc, commas between them; rows without a value come last",
-        words::<W>().join(", ")
-    )
+fn sort<W: Word>() -> Value {
+    let columns = words::<W>();
+    let each = columns.iter().flat_map(|word| ["", ":asc", ":desc"].map(|way| format!("{word}{way}")));
+    let what = "Commas between them; no column twice; rows without a value come last";
+    json!({
+        "name": "sort", "in": "query", "style": "form", "explode": false, "description": what,
+        "schema": { "type": "array", "minItems": 1, "maxItems": SORT_MAX, "items": { "enum": each.collect::<Vec<_>>() } },
+    })
 }
 
 pub(super) fn schemas() -> Vec<(&'static str, Value)> {
