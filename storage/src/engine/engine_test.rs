@@ -136,16 +136,16 @@ fn redb_gives_space_back() {
         }
         let full = taken();
         assert!(full > 100_000_000);
-        engine.give_back(100_000_000).unwrap();
+        engine.give_back(100_000_000, 0).unwrap();
         assert_eq!(taken(), full, "it is needed");
         let mut rows = Rows::default();
         (0..1_000).filter(|number| number % 100 != 0).for_each(|number| rows.push(&key(number), None));
         engine.write(&rows, b"drained").unwrap();
         let view = engine.view().unwrap();
-        engine.give_back(1_000_000).unwrap();
+        engine.give_back(1_000_000, 0).unwrap();
         assert_eq!(scan(view.as_ref()).len(), 10);
         drop(view);
-        engine.give_back(1_000_000).unwrap();
+        engine.give_back(1_000_000, 0).unwrap();
         assert!(taken() < full / 10, "{} of {full}", taken());
         assert_eq!(engine.get(&key(900)).unwrap().as_deref(), Some(&body[..]));
     }
@@ -229,7 +229,7 @@ fn sled_keeps_bodies() {
 /// P9: a file of bodies goes with the last one in it; what is left of several is put together; a view that was taken before still reads them.
 #[test]
 fn files_of_bodies_go_and_are_put_together() {
-    const BIG: usize = 30 << 20;
+    const BIG: usize = 1 << 20;
     let dir = tempfile::tempdir().unwrap();
     let opened = open(EngineKind::Redb, dir.path(), 1, 1 << 20).unwrap();
     let engine = opened[0].as_ref();
@@ -259,7 +259,7 @@ fn files_of_bodies_go_and_are_put_together() {
 /// P9: what little is left of many files ends up in one.
 #[test]
 fn what_is_left_of_files_is_put_together() {
-    const BIG: usize = 70 << 20;
+    const BIG: usize = 2 << 20;
     let dir = tempfile::tempdir().unwrap();
     let opened = open(EngineKind::Redb, dir.path(), 1, 1 << 20).unwrap();
     let engine = opened[0].as_ref();

@@ -22,8 +22,8 @@ use self::segment::{Dead, Segment, decode, encode, path, scan, serial_of};
 use super::Visit;
 use crate::StorageError;
 
-/// A file that has this much takes no more.
-const SEGMENT_BYTES: u32 = 128 << 20;
+/// A file that has this much takes no more. Tests fill some.
+const SEGMENT_BYTES: u32 = if cfg!(test) { 4 << 20 } else { 128 << 20 };
 /// Bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
 /// Files with less than this are put together.
@@ -31,7 +31,7 @@ const SPARSE_BYTES: u64 = SEGMENT_BYTES as u64 / 4;
 /// A file is made smaller when the rest of it is at most this part.
 const SPARSE_PART: u64 = 4;
 /// A file this small stays as it is.
-const SMALL_BYTES: u32 = 1 << 20;
+const SMALL_BYTES: u32 = SEGMENT_BYTES / 128;
 /// Wanted bodies that are no farther apart are read with one call.
 const GAP_BYTES: u64 = 2 << 10;
 /// Bytes of one such call, unless one body has more.
