@@ -7,7 +7,7 @@ missing=()
 for pair in mosquitto:mosquitto mosquitto_pub:mosquitto-clients cc:gcc openssl:openssl ip:iproute2 iptables:iptables mkfs.ext4:e2fsprogs faketime:faketime etcd:etcd-server protoc:protobuf-compiler chromium:chromium; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
-# What the build of etcd-client compiles; only the feature `storage/etcd` needs it.
+# What the build of etcd-client compiles; only the feature `etcd` needs it.
 [[ -e /usr/include/google/protobuf/descriptor.proto ]] || missing+=(libprotobuf-dev)
 /usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
 as_root=(); [[ $(id -u) == 0 ]] || as_root=(sudo)

@@ -198,10 +198,7 @@ impl Node {
         (store, links): (Store, Option<Arc<Links>>),
     ) -> Result<Self, ServeError> {
         let workers = Arc::new(Workers::new(config.node.workers()));
-        let owners = Arc::new(Owners::new(owner_options(config, &boot), (*clock).clone(), workers.clone())?);
-        if hold.is_some() {
-            owners.hold(Tick(0));
-        }
+        let owners = owners(config, &boot, (&clock, &workers), hold.is_some())?;
         let lease = boot_lease(config, &boot, (&clock, &store), &owners);
         let settle = Settle { boots: boots.clone(), recovered, config: config.clone() };
         let settled = store.is_alone() && store.status().iter().all(|group| !group.nodes.is_empty());
@@ -251,16 +248,13 @@ impl Node {
         let mut tasks = Self::spawn_tasks(&shared, &deadlines);
         tasks.extend(Self::spawn_rebinders(&shared, config.session.share_grace_ms));
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
-        let lease = spawn_lease(lease, (!settled).then_some(settle));
-        let hold = spawn_hold(&shared);
-        let gateway = Self::start_workers(&shared, config)?;
         let mut node = Self {
+            lease: spawn_lease(lease, (!settled).then_some(settle)),
+            hold: spawn_hold(&shared),
+            gateway: Self::start_workers(&shared, config)?,
             shared,
-            gateway,
             boots,
             tasks,
-            lease,
-            hold,
             listeners: Vec::new(),
             tls: Vec::new(),
             deadlines,
@@ -629,6 +623,20 @@ const ROUTES_WAIT: Duration = Duration::from_secs(1);
 
 /// Between two attempts at groups that have no majority.
 const SETTLE_PAUSE: Duration = Duration::from_millis(250);
+
+/// The owner registry; with `held` nobody executes before there is a lease in etcd.
+fn owners(
+    config: &Config,
+    boot: &Boot,
+    (clock, workers): (&NodeClock, &Arc<Workers>),
+    held: bool,
+) -> Result<Arc<Owners>, OwnerError> {
+    let owners = Owners::new(owner_options(config, boot), clock.clone(), workers.clone())?;
+    if held {
+        owners.hold(Tick(0));
+    }
+    Ok(Arc::new(owners))
+}
 
 /// What this node can prove by itself, and what it may ask others.
 fn isolation(

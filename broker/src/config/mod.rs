@@ -266,6 +266,17 @@ pub struct Storage {
     pub resident_bytes_max: u64,
 }
 
+impl Default for Storage {
+    fn default() -> Self {
+        Self {
+            engine: EngineKind::Redb,
+            segment_bytes: 64 << 20,
+            checkpoint_bytes: 64 << 20,
+            resident_bytes_max: 192 << 20,
+        }
+    }
+}
+
 choice! {
     /// Where the lease of the node, and with it those of its sessions and channel members, is decided.
     LeaseHome {
@@ -492,12 +503,7 @@ impl Default for Config {
                 fence_auto: false,
             },
             cluster: Cluster::default(),
-            storage: Storage {
-                engine: EngineKind::Redb,
-                segment_bytes: 64 << 20,
-                checkpoint_bytes: 64 << 20,
-                resident_bytes_max: 192 << 20,
-            },
+            storage: Storage::default(),
             queue: Queue::default(),
             auth: Auth::default(),
             acl: Acl { file: None, http_url: None, subscribe: SubscribeRule::Cover },

@@ -5,8 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use storage::lease::etcd::{EtcdBackend, EtcdOptions, EtcdTls};
-use storage::lease::{Alive, LeaseBackend, LeaseError, LeaseManager, Standing};
-use storage::queue::{ChanType, QueueError};
+use storage::lease::{
+    Alive, ClaimError, LeaseBackend, LeaseError, LeaseManager, NodeClaim, NodeLeases, Standing,
+};
+use storage::queue::{ChanType, QueueError, QueueOptions, QueueStore};
 use tempfile::TempDir;
 
 use crate::bench::{Bench, PATIENCE, bind_producer, config, consumer, get, ids, payloads, producer};
@@ -429,4 +431,96 @@ async fn checklist_21_etcd_killed_for_twice_the_ttl_loses_leases_and_nothing_els
     println!("bound again {took:?} after etcd was back");
     // etcd starts a lease anew when it starts; then a second or two until its end is told.
     assert!(took < ttl + Duration::from_secs(10), "{took:?}");
+}
+
+fn claim(boot_id: &str) -> NodeClaim {
+    let addresses = [("mqtt".to_owned(), "10.0.0.1:1883".to_owned())].into();
+    NodeClaim { node_id: 7, boot_id: boot_id.into(), version: "1".to_owned(), started_ms: 5, addresses }
+}
+
+/// ADR 0010: a node id is one boot's while its lease lives. Only what is proved to be over gives way, and repeating a claim is safe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_id_is_claimed_by_one_boot() {
+    let etcd = Etcd::start(false).await;
+    let backend = etcd.connect().await;
+    let ttl = Duration::from_secs(600);
+    let first = backend.grant(ttl).await.unwrap();
+    backend.claim(&claim("a"), first, &[]).await.unwrap();
+    backend.claim(&claim("a"), first, &[]).await.unwrap();
+    let second = backend.grant(ttl).await.unwrap();
+    let refused = backend.claim(&claim("b"), second, &["c".into()]).await.unwrap_err();
+    assert_eq!(refused, ClaimError::Taken(Box::new(claim("a"))));
+    assert!(refused.to_string().contains("boot a of it, version 1, at mqtt 10.0.0.1:1883"), "{refused}");
+    assert!(matches!(backend.boot(7, "a").await, Alive::Left(_)));
+    // Proved to be over: its lease goes with it.
+    backend.claim(&claim("b"), second, &["a".into()]).await.unwrap();
+    assert_eq!(backend.boot(7, "a").await, Alive::Gone);
+    // The same boot under another lease.
+    let third = backend.grant(ttl).await.unwrap();
+    backend.claim(&claim("b"), third, &[]).await.unwrap();
+    assert_eq!(backend.probe(vec![second, third]).await[0], Alive::Gone);
+    assert_eq!(backend.claims().await.unwrap(), [claim("b")]);
+    // A lease that is gone claims nothing.
+    assert!(matches!(
+        backend.claim(&claim("c"), first, &["b".into()]).await,
+        Err(ClaimError::Lease(LeaseError::Gone))
+    ));
+}
+
+/// ADR 0010: that a boot is over is a word of the etcd that had its lease, and of no other: not of one without a record of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_etcd_has_no_record_of_is_not_gone() {
+    let etcd = Etcd::start(false).await;
+    let backend = etcd.connect().await;
+    assert_eq!(backend.boot(7, "a").await, Alive::Unknown, "it never was there");
+    let lease = backend.grant(Duration::from_secs(600)).await.unwrap();
+    backend.claim(&claim("a"), lease, &[]).await.unwrap();
+    backend.revoke(lease).await.unwrap();
+    assert_eq!(backend.boot(7, "a").await, Alive::Gone);
+    assert_eq!(backend.claims().await.unwrap(), []);
+    etcd.signal("-STOP");
+    assert_eq!(backend.boot(7, "a").await, Alive::Unknown, "silence proves nothing");
+    etcd.signal("-CONT");
+    let start = Instant::now();
+    while backend.forget(7, &["a".into(), "b".into()]).await.is_err() {
+        assert!(start.elapsed() < PATIENCE, "it is never asked again");
+    }
+    assert_eq!(backend.boot(7, "a").await, Alive::Unknown, "its record is dropped");
+    assert_eq!(
+        etcd.client().await.kv_client().get("/exactmq/test/v1/boot/7/a", None).await.unwrap().count(),
+        0
+    );
+}
+
+/// ADR 0010: channel members of a process may hang on a lease that it has for more than them; while it is lost nobody is bound, and closing
+/// the channels does not end it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_hang_on_a_lease_that_is_lent() {
+    let bench = Bench::etcd().await;
+    let backend = bench.backend();
+    let leases = LeaseManager::new();
+    let options = || QueueOptions { keeper: false, ..QueueOptions::default() };
+    let queues = QueueStore::open_lent(bench.channels.clone(), options(), leases.clone());
+    let refused = bind_producer(&queues, "q", ChanType::Mpsc, &config(10)).await;
+    assert!(matches!(refused, Err(QueueError::Lease(LeaseError::Unavailable { .. }))), "{refused:?}");
+    let own = leases.grant(&backend, Duration::from_secs(5), "node").await.unwrap();
+    queues.lend(&backend, own.share("queues")).await;
+    let producer = bind_producer(&queues, "q", ChanType::Mpsc, &config(10)).await.unwrap();
+    producer.put_data(b"x").await.unwrap();
+    assert_eq!(leases.view().len(), 1, "one lease for all");
+    backend.revoke(own.lease()).await.unwrap();
+    tokio::time::timeout(PATIENCE, own.lost()).await.unwrap();
+    assert_eq!(producer.put_data(b"y").await, Err(QueueError::LeaseLost));
+    let refused = bind_producer(&queues, "q", ChanType::Mpsc, &config(10)).await;
+    assert!(matches!(refused, Err(QueueError::Lease(LeaseError::Unavailable { .. }))), "{refused:?}");
+    let own = leases.grant(&backend, Duration::from_secs(5), "node").await.unwrap();
+    queues.lend(&backend, own.share("queues")).await;
+    let producer = bind_producer(&queues, "q", ChanType::Mpsc, &config(10)).await.unwrap();
+    producer.put_data(b"z").await.unwrap();
+    queues.close().await.unwrap();
+    assert!(
+        matches!(backend.probe(vec![own.lease()]).await[..], [Alive::Left(_)]),
+        "it is not the channels' to end"
+    );
+    bench.end().await;
 }
