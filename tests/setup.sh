@@ -18,11 +18,11 @@ if ((${#missing[@]})); then
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if [[ ! -x $venv/bin/python ]] || ! "$venv/bin/python" -c 'import paho.mqtt, websockets, playwright, axe_playwright_python' 2>/dev/null; then
+if [[ ! -x $venv/bin/python ]] || ! "$venv/bin/python" -c 'import paho.mqtt, websockets, playwright, axe_playwright_python, schemathesis' 2>/dev/null; then
   /usr/bin/python3 -m venv "$venv"
   # Playwright drives Debian's Chromium: it downloads no browser of its own. The other carries axe-core.
   "$venv/bin/pip" install --quiet --disable-pip-version-check paho-mqtt==2.1.0 websockets==13.1 \
-    playwright==1.65.2 axe-playwright-python==0.1.8
+    playwright==1.65.2 axe-playwright-python==0.1.8 schemathesis==4.32.5
 fi
 
 # Of Prometheus only promtool, which checks the rules of deploy/prometheus: the package would start a server.

@@ -28,6 +28,7 @@ struct JoinRequest {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RemoveRequest {
+    #[serde(deserialize_with = "super::model::whole")]
     node_id: u64,
 }
 

@@ -74,7 +74,11 @@ pub struct DenyRequest {
     pub namespace: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Arc<str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "super::model::maybe_whole"
+    )]
     pub until_ms: Option<u64>,
 }
 

@@ -44,10 +44,14 @@ pub(crate) const fn reason_word(reason: EndReason) -> &'static str {
 pub struct OwnerView {
     pub namespace: Arc<str>,
     pub client_id: Arc<str>,
+    #[serde(deserialize_with = "whole")]
     pub session_generation: u64,
+    #[serde(deserialize_with = "whole")]
     pub owner_generation: u64,
+    #[serde(deserialize_with = "whole")]
     pub node_id: u64,
     pub boot_id: Arc<str>,
+    #[serde(deserialize_with = "whole")]
     pub connection_id: u64,
 }
 
@@ -337,4 +341,22 @@ pub struct NodeView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodesView {
     pub nodes: Vec<NodeView>,
+}
+
+/// A whole number, also where it was written with a fraction of zero: to JSON these are the same.
+pub(super) fn whole<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    use serde::de::Error as _;
+    let number = serde_json::Number::deserialize(from)?;
+    let exact = |float: &f64| float.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(float);
+    number
+        .as_u64()
+        .or_else(|| number.as_f64().filter(exact).map(|float| float as u64))
+        .ok_or_else(|| D::Error::custom(format!("{number} is not a whole number from 0 on")))
+}
+
+/// The same where it may be left out, or be `null`.
+pub(super) fn maybe_whole<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Whole(#[serde(deserialize_with = "whole")] u64);
+    Ok(Option::<Whole>::deserialize(from)?.map(|whole| whole.0))
 }

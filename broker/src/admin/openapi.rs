@@ -256,7 +256,7 @@ fn paths() -> Value {
     );
     let text_filter = |name| parameter(name, "query", json!({ "type": "string" }));
     let state = parameter("state", "query", json!({ "enum": ["active", "offline", "ended"] }));
-    let node = parameter("node", "query", counter(1));
+    let node = parameter("node", "query", counter(0));
     json!({
         "/": { "get": open("The dashboard", html) },
         "/assets/{name}": { "get": with_name(open("A part of the dashboard", json!({
@@ -386,10 +386,26 @@ fn request(properties: &[(&str, Value)], required: &[&str]) -> Value {
     request
 }
 
+/// The same, or `null`, which is as if it were not there.
+fn or_null(mut schema: Value) -> Value {
+    if let Some(words) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        words.push(Value::Null);
+        return schema;
+    }
+    match schema.get_mut("type") {
+        Some(kind) => *kind = json!([kind.take(), "null"]),
+        None => schema = json!({ "anyOf": [schema, { "type": "null" }] }),
+    }
+    schema
+}
+
 /// `name` is there, and none of `others` is.
 fn only(name: &str, others: &[&str]) -> Value {
-    let others: Vec<Value> = others.iter().map(|other| json!({ "required": [other] })).collect();
-    json!({ "required": [name], "not": { "anyOf": others } })
+    let mut properties = json!({ name: { "not": { "type": "null" } } });
+    for other in others {
+        properties[*other] = json!({ "type": "null" });
+    }
+    json!({ "required": [name], "properties": properties })
 }
 
 fn number() -> Value {
@@ -474,7 +490,19 @@ fn session_schemas() -> Vec<(&'static str, Value)> {
         ("retain_as_published", flag()),
         ("identifier", number()),
     ];
+    let exact = [
+        ("namespace", identity(NAMESPACE_BYTES_MAX)),
+        ("client_id", identity(CLIENT_ID_BYTES_MAX)),
+        ("session_generation", counter(1)),
+        ("owner_generation", counter(1)),
+        ("node_id", counter(1)),
+        ("boot_id", identity(BOOT_ID_BYTES_MAX)),
+        ("connection_id", counter(1)),
+    ];
+    let mut tuple = request(&exact, &exact.each_ref().map(|(name, _)| *name));
+    tuple["description"] = json!("Of the session that the path names");
     vec![
+        ("OwnerTuple", tuple),
         ("Owner", object(&owner)),
         ("SessionSummary", object(&summary)),
         ("Sessions", object(&[("sessions", list("SessionSummary")), ("cursor", maybe("string"))])),
@@ -550,24 +578,22 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
 fn job_schemas() -> Vec<(&'static str, Value)> {
     let reasons = json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] });
     let client_id = || identity(CLIENT_ID_BYTES_MAX);
+    let client_ids = json!({ "type": "array", "items": client_id(), "minItems": 1, "maxItems": 10_000 });
     let mut end_all = request(
         &[
-            ("user", identity(UID_BYTES_MAX)),
-            ("prefix", client_id()),
-            (
-                "client_ids",
-                json!({ "type": "array", "items": client_id(), "minItems": 1, "maxItems": 10_000 }),
-            ),
-            ("namespace", identity(NAMESPACE_BYTES_MAX)),
+            ("user", or_null(identity(UID_BYTES_MAX))),
+            ("prefix", or_null(client_id())),
+            ("client_ids", or_null(client_ids)),
+            ("namespace", or_null(identity(NAMESPACE_BYTES_MAX))),
             ("reason", reasons),
-            ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
+            ("will", or_null(json!({ "enum": ["publish", "suppress"], "default": "publish" }))),
             ("release", json!({ "type": "boolean", "default": false })),
             ("deny", json!({ "type": "boolean", "default": false })),
         ],
         &["reason"],
     );
     let mut of_prefix = only("prefix", &["user", "client_ids"]);
-    of_prefix["properties"] = json!({ "deny": { "const": false } });
+    of_prefix["properties"]["deny"] = json!({ "const": false });
     end_all["oneOf"] =
         json!([only("user", &["prefix", "client_ids"]), of_prefix, only("client_ids", &["user", "prefix"])]);
     let job = [
@@ -602,11 +628,11 @@ fn job_schemas() -> Vec<(&'static str, Value)> {
     ];
     let mut deny = request(
         &[
-            ("user", identity(UID_BYTES_MAX)),
-            ("client_id", client_id()),
-            ("namespace", identity(NAMESPACE_BYTES_MAX)),
-            ("reason", json!({ "type": "string", "maxLength": DENY_REASON_BYTES_MAX })),
-            ("until_ms", counter(0)),
+            ("user", or_null(identity(UID_BYTES_MAX))),
+            ("client_id", or_null(client_id())),
+            ("namespace", or_null(identity(NAMESPACE_BYTES_MAX))),
+            ("reason", or_null(json!({ "type": "string", "maxLength": DENY_REASON_BYTES_MAX }))),
+            ("until_ms", or_null(counter(0))),
         ],
         &[],
     );
@@ -627,8 +653,8 @@ fn end_schemas() -> Vec<(&'static str, Value)> {
     let end = request(
         &[
             ("reason", json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] })),
-            ("owner", reference("Owner")),
-            ("will", json!({ "enum": ["publish", "suppress"], "default": "publish" })),
+            ("owner", or_null(reference("OwnerTuple"))),
+            ("will", or_null(json!({ "enum": ["publish", "suppress"], "default": "publish" }))),
             ("release", json!({ "type": "boolean", "default": false })),
             ("deny", json!({ "type": "boolean", "default": false })),
         ],

@@ -165,7 +165,9 @@ pub(super) async fn audit_page(
 
 /// The parameters, none of them unknown: a misspelt filter must not silently select everything.
 pub(super) fn parameters(query: Parameters, known: &[&str]) -> Result<HashMap<String, String>, Problem> {
-    let Query(parameters) = query.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+    let Query(mut parameters) = query.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+    // What a form sends when nothing was filled in.
+    parameters.retain(|name, value| !(value.is_empty() && matches!(name.as_str(), "cursor" | "channel")));
     match parameters.keys().find(|name| !known.contains(&name.as_str())) {
         Some(name) => Err(Problem::invalid(format!("parameter {name} is not one of {}", known.join(", ")))),
         None => Ok(parameters),

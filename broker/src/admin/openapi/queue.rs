@@ -78,7 +78,7 @@ fn sort<W: Word>() -> Value {
     let what = "Commas between them; no column twice; rows without a value come last";
     json!({
         "name": "sort", "in": "query", "style": "form", "explode": false, "description": what,
-        "schema": { "type": "array", "minItems": 1, "maxItems": SORT_MAX, "items": { "enum": each.collect::<Vec<_>>() } },
+        "schema": { "type": "array", "minItems": 1, "maxItems": SORT_MAX, "uniqueItems": true, "items": { "enum": each.collect::<Vec<_>>() } },
     })
 }
 
