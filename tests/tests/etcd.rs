@@ -212,7 +212,8 @@ fn an_outage_longer_than_the_ttl_fences_in_time_and_heals() {
     assert!(unacknowledged > 1, "it went on for a while");
     reader.until_closed(TTL);
     serves_nobody(&node);
-    assert!(state_is(&node, "lost"));
+    // Sampled once a second.
+    eventually("the metric says so", SETTLE, || state_is(&node, "lost").then_some(()));
     std::thread::sleep((TTL + Duration::from_secs(2)).saturating_sub(killed.elapsed()));
     serves_nobody(&node);
     etcd.restart();

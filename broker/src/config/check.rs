@@ -171,6 +171,8 @@ fn check_queue(
     origin: &impl Fn(&str) -> Origin,
     (problems, warnings): (&mut Vec<Problem>, &mut Vec<Problem>),
 ) {
+    // What is wrong with them was said; that they are missing would be a second complaint.
+    let named = problems.iter().any(|problem| problem.message.starts_with("queue.etcd_endpoints "));
     let mut problem = |key: &str, message: String| problems.push(Problem { origin: origin(key), message });
     let namespace = &*queue.etcd_namespace;
     let odd = |c: char| c.is_whitespace() || c.is_control();
@@ -205,8 +207,11 @@ fn check_queue(
         return;
     }
     let Some(endpoints) = &queue.etcd_endpoints else {
-        let message = "queue.leases is \"etcd\", but queue.etcd_endpoints says not where that is";
-        return problem("queue.leases", message.to_owned());
+        if !named {
+            let message = "queue.leases is \"etcd\", but queue.etcd_endpoints says not where that is";
+            problem("queue.leases", message.to_owned());
+        }
+        return;
     };
     let secure = endpoints.0.iter().filter(|url| url.starts_with("https://")).count();
     if secure != 0 && secure != endpoints.0.len() {
