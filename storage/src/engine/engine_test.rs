@@ -351,7 +351,11 @@ fn bodies_among_the_rows_are_read_until_they_are_gone() {
             write_bodies(engine, &[(4, body(4, 20))], &[2]);
         }
         let mut seen = Vec::new();
-        engine.visit_bodies(&[1, 2, 3, 4], &mut |at, _| Ok(seen.push(at))).unwrap();
+        let mut see = |at, _: &[u8]| {
+            seen.push(at);
+            Ok(())
+        };
+        engine.visit_bodies(&[1, 2, 3, 4], &mut see).unwrap();
         assert_eq!(seen, [0, 2, 3]);
         let ids: Vec<_> =
             scan(engine.view().unwrap().as_ref()).iter().filter_map(|(key, _)| Group::body_id(key)).collect();

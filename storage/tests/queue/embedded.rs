@@ -91,6 +91,7 @@ async fn clock_steps_end_no_lease(bench: Bench) {
 /// Checklist 5 (H-03): a body that is gone from the disk is skipped and counted; the reader goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checklist_5_a_lost_body_is_skipped_and_counted() {
+    use redb::ReadableTable;
     const BODIES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("bodies");
     let dir = tempfile::tempdir().unwrap();
     let options = support::options(dir.path());
