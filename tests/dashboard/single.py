@@ -1,4 +1,4 @@
-"""Drives the dashboard of one node: single.py URL TOKEN MQTT_PORT PICTURES.
+"""Drives the dashboard of one node: single.py views|steps URL TOKEN MQTT_PORT PICTURES.
 
 The node has the durable sessions reader-0 to reader-4 (offline, reader-N with N * 10 messages), and a client that calls itself
 `<img src=x onerror=window.hacked=1>`.
@@ -11,7 +11,7 @@ from browser import NARROW, WIDE, Browser, column, expect, number, run, sign_in,
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-URL, TOKEN, PORT, PICTURES = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+WHAT, URL, TOKEN, PORT, PICTURES = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 VIEWS = ["Overview", "Sessions", "Nodes", "Channels", "Members", "Events"]
 kept = []
@@ -254,7 +254,7 @@ def stale():
 with Browser(PICTURES) as browser:
     browser.page = None
     connect("talker").publish("quiet", b"x", qos=1)
-    run([every_view, theme, entry, filters, hostile_names, events, sorting, end_fenced, end_by_keyboard, stale])
+    run([every_view, theme] if WHAT == "views" else [entry, filters, hostile_names, events, sorting, end_fenced, end_by_keyboard, stale])
     browser.check()
 for client in kept:
     client.loop_stop()

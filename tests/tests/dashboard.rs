@@ -39,10 +39,8 @@ fn drive(script: &str, arguments: &[&str]) {
     assert!(said.ends_with("all steps passed\n"), "{script}: {said}");
 }
 
-/// DESIGN §11, P10: an operator finds a session, ends exactly the owner that is shown, and is told what a refusal means; names of clients
-/// are text; every view can be read and used by everybody.
-#[test]
-fn an_operator_watches_and_ends_sessions() {
+/// A node with what `single.py` expects, and the client that stays connected.
+fn one_node() -> (Node, Client) {
     let node = Node::start_with(&["node.workers=1", "node.sys_interval_s=0"]);
     for number in 0..5 {
         let mut reader = Client::connect(node.mqtt, &durable(&format!("reader-{number}")));
@@ -57,8 +55,26 @@ fn an_operator_watches_and_ends_sessions() {
     }
     let mut hostile = Client::connect(node.mqtt, &durable("<img src=x onerror=window.hacked=1>"));
     assert_eq!(hostile.subscribe("x<script>/#", 1), 1);
+    (node, hostile)
+}
+
+fn drive_one(what: &str) {
+    let (node, _hostile) = one_node();
     let (url, port) = (format!("http://{}", node.admin), node.mqtt.port().to_string());
-    drive("single.py", &[&url, &token(&node), &port]);
+    drive("single.py", &[what, &url, &token(&node), &port]);
+}
+
+/// DESIGN §11: every view can be read and used by everybody, dark and light, wide and narrow.
+#[test]
+fn every_view_is_for_everybody() {
+    drive_one("views");
+}
+
+/// DESIGN §11, P10: an operator finds a session, ends exactly the owner that is shown, and is told what a refusal means; names of clients
+/// are text.
+#[test]
+fn an_operator_watches_and_ends_sessions() {
+    drive_one("steps");
 }
 
 /// DESIGN §7, §11: what a dead node holds up is said, with what to do; its boot is retired from there.
