@@ -37,9 +37,9 @@ fn start_with(settings: &[String]) -> Node {
 /// Backend and state of the lease of every node, as `node` sees them.
 fn leases(node: &Node) -> Vec<String> {
     let view: Value = serde_json::from_str(&node.admin_get("/v1/nodes")).expect("JSON");
-    let lease = |node: &Value| {
-        format!("{} {}", node["lease"]["backend"].as_str().unwrap(), node["lease"]["state"].as_str().unwrap())
-    };
+    let word = |lease: &Value, name: &str| lease[name].as_str().unwrap_or_default().to_owned();
+    let lease =
+        |node: &Value| format!("{} {}", word(&node["lease"], "backend"), word(&node["lease"], "state"));
     view["nodes"].as_array().expect("nodes").iter().map(lease).collect()
 }
 

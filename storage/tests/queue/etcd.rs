@@ -364,7 +364,8 @@ async fn outage(ttl: Duration, down: Duration) -> (Standing, Duration) {
                 break;
             }
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // However long the outage is, what comes after it finds room in the channel.
+        tokio::time::sleep((down / 60).max(Duration::from_millis(100))).await;
     }
     tokio::time::sleep(down.saturating_sub(began.elapsed())).await;
     if down > ttl {
