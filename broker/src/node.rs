@@ -245,8 +245,7 @@ impl Node {
         });
         let member = Arc::new(Member::new(&shared, links, &config.node.data_dir));
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
-        let mut tasks = Self::spawn_tasks(&shared, &deadlines);
-        tasks.extend(Self::spawn_rebinders(&shared, config.session.share_grace_ms));
+        let mut tasks = Self::spawn_tasks(&shared, &deadlines, config.session.share_grace_ms);
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
         let mut node = Self {
             lease: spawn_lease(lease, (!settled).then_some(settle)),
@@ -333,7 +332,11 @@ impl Node {
         })
     }
 
-    fn spawn_tasks(shared: &Arc<Shared>, deadlines: &Arc<Deadlines>) -> Vec<JoinHandle<()>> {
+    fn spawn_tasks(
+        shared: &Arc<Shared>,
+        deadlines: &Arc<Deadlines>,
+        share_grace_ms: u64,
+    ) -> Vec<JoinHandle<()>> {
         let mut tasks = vec![
             tokio::spawn(shared.owners.clone().sweep_forever()),
             tokio::spawn(shared.disconnects.clone().run_forever()),
@@ -344,6 +347,7 @@ impl Node {
         for group in (0..shared.store.groups()).map(storage::GroupId) {
             tasks.push(tokio::spawn(deadlines.clone().run_forever(group)));
         }
+        tasks.extend(Self::spawn_rebinders(shared, share_grace_ms));
         tasks
     }
 

@@ -82,6 +82,10 @@ fn an_operator_watches_and_ends_sessions() {
 fn an_operator_retires_the_boot_of_a_dead_node() {
     let mut cluster = Cluster::of_three_with(&["owner.lease_ms=5000", "isolation.drift_ms=300"]);
     let _stranded = Client::connect(cluster.node(3).mqtt, &durable("stranded"));
+    // Node 1 looks once a second who is there; its feed tells of no node that it never saw.
+    eventually("a look of node 1 that saw the session", Duration::from_secs(30), || {
+        (cluster.node(1).metric("exactmq_inboxes") > 0.0).then_some(())
+    });
     cluster.node_mut(3).kill();
     let node = cluster.node(1);
     eventually("node 1 misses node 3", Duration::from_secs(30), || {
