@@ -208,10 +208,9 @@ impl Node {
         }
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
         let auth = Arc::new(Authority::open(config, metrics.control())?);
-        let router = Arc::new(Router::new(auth.clone()));
+        let router = restored_routes(&auth, &store);
         let ended = EndedNews::of(&store, links.is_some());
         let full = ended.full_inboxes();
-        boot::restore_routes(&store, &router);
         let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
         let disconnects =
             Disconnects::new((*clock).clone(), owners.clone(), Arc::new(store.clone()), forget.clone());
@@ -564,6 +563,13 @@ fn spawn_lease(lease: BootLease, settle: Option<Settle>) -> JoinHandle<LeaseErro
             Err(error) => error,
         }
     })
+}
+
+/// The routing of everything that sessions subscribed to before.
+fn restored_routes(auth: &Arc<Authority>, store: &Store) -> Arc<Router> {
+    let router = Arc::new(Router::new(auth.clone()));
+    boot::restore_routes(store, &router);
+    router
 }
 
 /// Holds the lease in etcd, where there is to be one.

@@ -45,7 +45,7 @@ fn publish_until(
     std::thread::spawn(move || {
         while !stop.load(Ordering::SeqCst) {
             let number = done.load(Ordering::SeqCst);
-            assert_eq!(client.publish("b/t", &number.to_string(), 1, false), 0);
+            assert_eq!(client.publish("b/t", number.to_string(), 1, false), 0);
             done.store(number + 1, Ordering::SeqCst);
         }
     })
@@ -131,7 +131,7 @@ fn a_cluster_is_restored_from_one_node() {
     kept.into_iter().for_each(Client::disconnect);
     let (mut publisher, _) = connect_when_served(cluster.node(1), &Options::v5("p"));
     for number in 0..20 {
-        assert_eq!(publisher.publish("c/t", &number.to_string(), 1, false), 0);
+        assert_eq!(publisher.publish("c/t", number.to_string(), 1, false), 0);
     }
     let file = files.path("b.exactmq");
     succeeds(&cluster.node(2).cli(&["backup", &file]));

@@ -575,6 +575,21 @@ fn node_schemas() -> Vec<(&'static str, Value)> {
     ]
 }
 
+fn deny_request() -> Value {
+    let mut deny = request(
+        &[
+            ("user", or_null(identity(UID_BYTES_MAX))),
+            ("client_id", or_null(identity(CLIENT_ID_BYTES_MAX))),
+            ("namespace", or_null(identity(NAMESPACE_BYTES_MAX))),
+            ("reason", or_null(json!({ "type": "string", "maxLength": DENY_REASON_BYTES_MAX }))),
+            ("until_ms", or_null(counter(0))),
+        ],
+        &[],
+    );
+    deny["oneOf"] = json!([only("user", &["client_id", "namespace"]), only("client_id", &["user"])]);
+    deny
+}
+
 fn job_schemas() -> Vec<(&'static str, Value)> {
     let reasons = json!({ "enum": ["revoked", "quota", "source_lost", "explicit"] });
     let client_id = || identity(CLIENT_ID_BYTES_MAX);
@@ -626,17 +641,6 @@ fn job_schemas() -> Vec<(&'static str, Value)> {
         ("reason", text()),
         ("complete", flag()),
     ];
-    let mut deny = request(
-        &[
-            ("user", or_null(identity(UID_BYTES_MAX))),
-            ("client_id", or_null(client_id())),
-            ("namespace", or_null(identity(NAMESPACE_BYTES_MAX))),
-            ("reason", or_null(json!({ "type": "string", "maxLength": DENY_REASON_BYTES_MAX }))),
-            ("until_ms", or_null(counter(0))),
-        ],
-        &[],
-    );
-    deny["oneOf"] = json!([only("user", &["client_id", "namespace"]), only("client_id", &["user"])]);
     vec![
         ("JobRequest", end_all),
         ("Job", object(&job)),
@@ -645,7 +649,7 @@ fn job_schemas() -> Vec<(&'static str, Value)> {
         ("Jobs", object(&[("jobs", list("Job"))])),
         ("Denied", object(&denied)),
         ("DeniedList", object(&[("denied", list("Denied")), ("cursor", maybe("string"))])),
-        ("DenyRequest", deny),
+        ("DenyRequest", deny_request()),
     ]
 }
 

@@ -292,7 +292,7 @@ fn bodies_without_a_commit_are_not_there() {
     std::fs::write(&file, [&whole[..], &whole[16..]].concat()).unwrap();
     std::fs::write(dir.path().join("g000.00000000000000ff.bodies"), &whole).unwrap();
     let opened = open(EngineKind::Redb, dir.path(), 1, 1 << 20).unwrap();
-    assert_eq!(body_files(dir.path()), [file.clone()]);
+    assert_eq!(body_files(dir.path()), std::slice::from_ref(&file));
     assert_eq!(std::fs::read(&file).unwrap(), whole);
     write_bodies(opened[0].as_ref(), &[(2, body(2, 100))], &[]);
     assert!(read_body(opened[0].as_ref(), 1).is_some() && read_body(opened[0].as_ref(), 2).is_some());

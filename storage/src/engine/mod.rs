@@ -68,6 +68,9 @@ pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), StorageError> 
 /// Sees the position of a message body among those asked for, and its row value.
 pub(crate) type VisitBody<'a> = dyn FnMut(usize, &[u8]) -> Result<(), StorageError> + 'a;
 
+/// Sees a row that changes; `None`: it goes.
+pub(crate) type VisitChange<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
+
 /// One consistent reading of an engine.
 pub(crate) trait View: Send {
     fn meta(&self) -> Result<Option<Vec<u8>>, StorageError>;
@@ -101,7 +104,7 @@ impl BodyRows {
     }
 
     /// Visits them as rows; `None`: it goes.
-    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(&[u8], Option<&[u8]>)) {
+    pub(crate) fn for_each(&self, visit: &mut VisitChange<'_>) {
         let mut value = Vec::new();
         for (id, message) in &self.written {
             value.clear();

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redb::ReadableTable as _;
 use storage::lease::{Alive, LeaseBackend, LeaseManager, TableBackend};
 use storage::queue::{ChanType, ChannelStore, EmbeddedStore, QueueOptions, QueueStore, Request, Response};
 use storage::{Clock, Options, Store};

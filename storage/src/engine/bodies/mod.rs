@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 
 use self::index::Place;
 use self::segment::{Dead, Segment, decode, encode, path, scan, serial_of};
-use super::Visit;
+use super::{Visit, VisitBody};
 use crate::StorageError;
 
 /// A file that has this much takes no more. Tests fill some.
@@ -61,6 +61,9 @@ pub(super) struct Merge {
     pub(super) new: u64,
     segment: Segment,
 }
+
+/// Sees the id of a body and its row value.
+type VisitById<'a> = dyn FnMut(u64, &[u8]) -> Result<(), StorageError> + 'a;
 
 /// A file as a view sees it.
 pub(super) struct Kept {
@@ -190,11 +193,7 @@ impl Bodies {
     }
 
     /// Visits the row values of those of `ids` that are here, with their position in `ids`. Neighbours are read together.
-    pub(super) fn visit(
-        &self,
-        ids: &[u64],
-        visit: &mut dyn FnMut(usize, &[u8]) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    pub(super) fn visit(&self, ids: &[u64], visit: &mut VisitBody<'_>) -> Result<(), StorageError> {
         let mut runs: Vec<Run> = Vec::new();
         {
             let table = self.table.read();
@@ -353,10 +352,7 @@ impl Segment {
 
 impl Kept {
     /// Visits what is left, by id.
-    fn scan(
-        &self,
-        visit: &mut dyn FnMut(u64, &[u8]) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
+    fn scan(&self, visit: &mut VisitById<'_>) -> Result<(), StorageError> {
         scan(&self.file, &self.path, self.end, &mut |number, id, _, value| {
             if self.dead.contains(number) { Ok(()) } else { visit(id, value) }
         })
