@@ -5,6 +5,7 @@
 //! (DESIGN §7). The new directory has identities of its own, so that nodes of both clusters never mix.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use session::lifecycle::{GroupStat, RetireProof};
@@ -15,6 +16,9 @@ use crate::identity::{Identity, make_dir};
 use crate::store::{ENGINE_CACHE_BYTES, EngineKind};
 use crate::wal::sync_dir;
 use crate::{StorageError, engine, raft};
+
+/// Where it is made, below the directory.
+const MAKING: &str = "restoring";
 
 /// How a backup is restored.
 #[derive(Debug, Clone)]
@@ -45,30 +49,53 @@ pub struct Restored {
     pub retained: u64,
 }
 
-/// Makes the directory, under another name until it is whole.
+/// Fills the directory, in a part of it until everything is whole; it keeps its owner and mode, and what is in it is of the same owner. One
+/// that is made is for this user only where the process has such an umask.
 ///
 /// # Errors
-/// The directory is not empty, the backup is damaged or of another format, I/O. The directory is then not made.
+/// The directory is not empty, the backup is damaged or of another format, I/O. Nothing is made then.
 pub fn restore(backup: &Path, options: &RestoreOptions) -> Result<Restored, StorageError> {
     let dir = &options.data_dir;
-    check_target(dir)?;
-    let making = beside(dir);
-    match std::fs::create_dir(&making) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => make_dir(&making)?,
-        done => done.map_err(StorageError::io(&making))?,
-    }
-    let made = fill(backup, &making, options).and_then(|restored| {
-        std::fs::rename(&making, dir).map_err(StorageError::io(dir))?;
-        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
-        sync_dir(parent).map_err(StorageError::io(parent))?;
-        Ok(restored)
-    });
+    let is_new = check_target(dir)?;
+    make_dir(dir)?;
+    let making = dir.join(MAKING);
+    std::fs::create_dir(&making).map_err(StorageError::io(&making))?;
+    let made = fill(backup, &making, options).and_then(|restored| settle(&making, dir).map(|()| restored));
     if made.is_err() {
         // The error that counts is the first one.
         let _ = std::fs::remove_dir_all(&making);
+        if is_new {
+            let _ = std::fs::remove_dir(dir);
+        }
     }
     made
+}
+
+/// What is made stands in its place; last what makes it a data directory.
+fn settle(making: &Path, dir: &Path) -> Result<(), StorageError> {
+    let of = std::fs::metadata(dir).map_err(StorageError::io(dir))?;
+    give(making, (of.uid(), of.gid()))?;
+    for name in ["state", "identity"] {
+        let (from, to) = (making.join(name), dir.join(name));
+        std::fs::rename(&from, &to).map_err(StorageError::io(&to))?;
+        sync_dir(dir).map_err(StorageError::io(dir))?;
+    }
+    std::fs::remove_dir(making).map_err(StorageError::io(making))
+}
+
+/// To the owner of the directory: a service does not run as whoever restores for it.
+fn give(path: &Path, owner: (u32, u32)) -> Result<(), StorageError> {
+    let io = StorageError::io(path);
+    let now = std::fs::metadata(path).map_err(&io)?;
+    if now.is_dir() {
+        for entry in std::fs::read_dir(path).map_err(&io)? {
+            give(&entry.map_err(&io)?.path(), owner)?;
+        }
+    }
+    if (now.uid(), now.gid()) == owner {
+        return Ok(());
+    }
+    std::os::unix::fs::chown(path, Some(owner.0), Some(owner.1)).map_err(&io)
 }
 
 /// Reads a whole backup, makes nothing of it, and tells what it says of itself.
@@ -152,27 +179,23 @@ fn extract(reading: &mut Reading, dir: &Path, group: u16) -> Result<PathBuf, Sto
     Ok(path)
 }
 
-fn beside(dir: &Path) -> PathBuf {
-    let mut name = dir.file_name().unwrap_or_default().to_owned();
-    name.push(".restoring");
-    dir.with_file_name(name)
-}
-
-fn check_target(dir: &Path) -> Result<(), StorageError> {
+/// Whether it is not there; one that is there is empty, but for what a file system puts at its root.
+fn check_target(dir: &Path) -> Result<bool, StorageError> {
     let refuse = |what: &str| Err(StorageError::Target { path: dir.to_owned(), what: what.to_owned() });
-    if dir.file_name().is_none() {
-        return refuse("has no name");
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+        entries => entries.map_err(StorageError::io(dir))?,
+    };
+    for entry in entries {
+        let name = entry.map_err(StorageError::io(dir))?.file_name();
+        if name == MAKING {
+            return refuse(
+                "has a part `restoring` of a restore that was cut short, or that still runs: remove that part",
+            );
+        }
+        if name != "lost+found" {
+            return refuse("is not empty");
+        }
     }
-    match std::fs::read_dir(dir).map(|mut entries| entries.next().is_some()) {
-        Ok(false) => {}
-        Ok(true) => return refuse("is not empty"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => return Err(StorageError::Io { path: dir.to_owned(), source }),
-    }
-    if beside(dir).exists() {
-        return refuse(
-            "was being restored by a command that was cut short, or that still runs: remove the directory of the same name with .restoring behind it",
-        );
-    }
-    Ok(())
+    Ok(false)
 }

@@ -164,17 +164,28 @@ async fn a_directory_with_something_in_it_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(options(&dir.path().join("old"))).await;
     let bytes = back_up(&store);
-    for name in ["full", "full.restoring"] {
-        let (full, target) = (dir.path().join(name), dir.path().join("full"));
-        std::fs::create_dir_all(&full).unwrap();
-        std::fs::write(full.join("precious"), b"x").unwrap();
-        let error = restore_bytes(&bytes, &target).unwrap_err();
+    for name in ["precious", "restoring/precious"] {
+        let full = dir.path().join("full");
+        std::fs::create_dir_all(full.join(name).parent().unwrap()).unwrap();
+        std::fs::write(full.join(name), b"x").unwrap();
+        let error = restore_bytes(&bytes, &full).unwrap_err();
         assert!(matches!(error, StorageError::Target { .. }), "{error}");
-        assert!(full.join("precious").exists());
+        assert!(full.join(name).exists());
         std::fs::remove_dir_all(&full).unwrap();
     }
-    std::fs::create_dir(dir.path().join("empty")).unwrap();
-    restore_bytes(&bytes, &dir.path().join("empty")).unwrap();
+    // A volume of its own: it is no other directory afterwards, and closed to others as before.
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let (empty, link) = (dir.path().join("empty"), dir.path().join("link"));
+    std::fs::create_dir_all(empty.join("lost+found")).unwrap();
+    std::fs::set_permissions(&empty, std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::symlink(&empty, &link).unwrap();
+    let before = std::fs::metadata(&empty).unwrap();
+    restore_bytes(&bytes, &link).unwrap();
+    let after = std::fs::metadata(&empty).unwrap();
+    assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()));
+    assert!(!empty.join("restoring").exists());
+    let restored = Store::open(options(&empty), TestClock::at(0)).await.unwrap();
+    restored.close().await.unwrap();
     store.close().await.unwrap();
 }
 

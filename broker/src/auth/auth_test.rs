@@ -246,3 +246,25 @@ fn a_flood_of_password_checks_holds_up_no_other_address() {
 fn credentials_do_not_show_the_password() {
     assert!(!format!("{:?}", credentials(Some("alice"), Some("secret"))).contains("secret"));
 }
+
+/// P10: whoever edits a file of users waits for the others: nobody is lost, and nobody who was removed comes back.
+#[test]
+fn edits_at_the_same_time_are_all_there() {
+    let files = tempfile::tempdir().expect("a directory");
+    let (path, link) = (files.path().join("passwords"), files.path().join("link"));
+    add_user(&path, "gone", b"x").expect("added");
+    std::os::unix::fs::symlink(&path, &link).expect("a link");
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (path, link) = (&path, &link);
+            let through = if number % 2 == 0 { path } else { link };
+            scope.spawn(move || add_user(through, &format!("user{number}"), b"x").expect("added"));
+        }
+        scope.spawn(|| remove_user(&path, "gone").expect("removed"));
+    });
+    let text = std::fs::read_to_string(&path).expect("the file");
+    let mut names: Vec<&str> = text.lines().filter_map(|line| line.split(':').next()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["user0", "user1", "user2", "user3", "user4", "user5"]);
+    assert!(link.is_symlink(), "a link stays one");
+}

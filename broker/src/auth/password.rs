@@ -13,7 +13,7 @@ use ring::rand::SecureRandom as _;
 use ring::{digest, hmac, pbkdf2, rand};
 
 use super::error::{AuthFileError, read_text};
-use super::user_file::{check_name, replace, split_line, without};
+use super::user_file::{Editing, check_name, split_line, without};
 
 /// What we write. mosquitto's tool writes 101, which a graphics card tries by the million.
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(100_000).expect("not zero");
@@ -176,11 +176,13 @@ fn parse_hash(text: &str) -> Result<[u8; HASH_BYTES], String> {
 /// A user name that cannot stand in the file, a damaged file, I/O. The file is then unchanged.
 pub fn add_user(path: &Path, user: &str, password: &[u8]) -> Result<bool, AuthFileError> {
     check_name(user)?;
-    let text = if path.exists() { read_text(path)? } else { String::new() };
     let entry = format!("{user}:{}", Hash::write(password)?);
+    let editing = Editing::begin(path)?;
+    let path = editing.path();
+    let text = if path.exists() { read_text(path)? } else { String::new() };
     let (mut lines, known) = without_user(path, &text, user)?;
     lines.push(&entry);
-    replace(path, &lines)?;
+    editing.replace(&lines)?;
     Ok(!known)
 }
 
@@ -189,12 +191,14 @@ pub fn add_user(path: &Path, user: &str, password: &[u8]) -> Result<bool, AuthFi
 /// # Errors
 /// When there is no such user, a damaged file, I/O. The file is then unchanged.
 pub fn remove_user(path: &Path, user: &str) -> Result<(), AuthFileError> {
+    let editing = Editing::begin(path)?;
+    let path = editing.path();
     let text = read_text(path)?;
     let (lines, known) = without_user(path, &text, user)?;
     if !known {
         return Err(AuthFileError::NoUser { path: path.to_owned(), name: user.to_owned() });
     }
-    replace(path, &lines)
+    editing.replace(&lines)
 }
 
 /// All other lines, comments included, and whether the user was there. A damaged file is not edited.

@@ -39,24 +39,55 @@ pub(super) fn without<'a>(text: &'a str, user: &str) -> Vec<&'a str> {
     text.lines().filter(|line| !is_user(line)).collect()
 }
 
-/// Writes the new file beside the old one and renames it, so that a crash leaves one of the two whole. Keeps the mode; a new one is 0600.
-pub(super) fn replace(path: &Path, lines: &[&str]) -> Result<(), AuthFileError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    let write = || {
-        let mode = std::fs::metadata(path).map_or(0o600, |meta| meta.mode() & 0o777);
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-        for line in lines {
-            writeln!(file, "{line}")?;
-        }
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        let directory =
-            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(directory)?.sync_all()
-    };
-    write().map_err(|source| AuthFileError::Write { path: path.to_owned(), source })
+/// The right to edit a file of users: whoever else edits one of this directory waits, so that nobody writes back what another one changed.
+#[derive(Debug)]
+pub(super) struct Editing {
+    path: PathBuf,
+    directory: File,
+}
+
+impl Editing {
+    /// Waits for its turn. A link is followed: what it leads to is edited.
+    pub(super) fn begin(path: &Path) -> Result<Self, AuthFileError> {
+        let failed = |source| AuthFileError::Write { path: path.to_owned(), source };
+        let real = match std::fs::canonicalize(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => path.to_owned(),
+            real => real.map_err(failed)?,
+        };
+        let parent = real.parent().filter(|parent| !parent.as_os_str().is_empty());
+        // The lock is the directory's: the file is another one after each edit.
+        let directory = File::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+        directory.lock().map_err(failed)?;
+        Ok(Self { path: real, directory })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the new file beside the old one and renames it, so that a crash leaves one of the two whole. Keeps mode and owner; a new one is
+    /// 0600.
+    pub(super) fn replace(&self, lines: &[&str]) -> Result<(), AuthFileError> {
+        let mut temporary = self.path.as_os_str().to_owned();
+        temporary.push(".new");
+        let temporary = PathBuf::from(temporary);
+        let write = || {
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            if let Ok(before) = std::fs::metadata(&self.path) {
+                let now = file.metadata()?;
+                if (before.uid(), before.gid()) != (now.uid(), now.gid()) {
+                    std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
+                }
+                file.set_permissions(std::fs::Permissions::from_mode(before.mode() & 0o777))?;
+            }
+            for line in lines {
+                writeln!(file, "{line}")?;
+            }
+            file.sync_all()?;
+            std::fs::rename(&temporary, &self.path)?;
+            self.directory.sync_all()
+        };
+        write().map_err(|source| AuthFileError::Write { path: self.path.clone(), source })
+    }
 }

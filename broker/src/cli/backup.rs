@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use serde_json::json;
 use session::lifecycle::RetireProof;
 use session::time::Millis;
@@ -99,6 +101,8 @@ pub(super) fn run_restore(args: &RestoreArgs) -> Result<(), CliError> {
         at: Millis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)),
         proof: RetireProof::Attested { text: text.into() },
     };
+    // Queued payloads are nobody else's, as in a directory that `serve` makes.
+    umask(Mode::RWXG | Mode::RWXO);
     let restored = restore(&args.file, &options).map_err(|error| CliError::failed(&error))?;
     let (dir, groups) = (options.data_dir.display().to_string(), restored.manifest.groups);
     if args.json {

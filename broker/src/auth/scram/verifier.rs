@@ -14,7 +14,7 @@ use ring::{digest, hmac, pbkdf2, rand};
 
 use super::METHOD;
 use crate::auth::error::{AuthFileError, read_text};
-use crate::auth::user_file::{check_name, replace, split_line, without};
+use crate::auth::user_file::{Editing, check_name, split_line, without};
 
 /// What we write. The client does this work, which may be a small device (RFC 7677 §4: at least 4,096).
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(15_000).expect("not zero");
@@ -165,11 +165,13 @@ pub fn add_scram_user(path: &Path, user: &str, password: &[u8]) -> Result<bool, 
     let mut salt = [0; SALT_BYTES];
     fill(&mut salt)?;
     let entry = format!("{user}:{}", Verifier::of_password(&password, &salt, ITERATIONS).show());
+    let editing = Editing::begin(path)?;
+    let path = editing.path();
     let text = if path.exists() { read_text(path)? } else { new_file()? };
     let known = ScramFile::parse(path, &text)?.contains(user);
     let mut lines = without(&text, user);
     lines.push(&entry);
-    replace(path, &lines)?;
+    editing.replace(&lines)?;
     Ok(!known)
 }
 
@@ -178,11 +180,13 @@ pub fn add_scram_user(path: &Path, user: &str, password: &[u8]) -> Result<bool, 
 /// # Errors
 /// When there is no such user, a damaged file, I/O. The file is then unchanged.
 pub fn remove_scram_user(path: &Path, user: &str) -> Result<(), AuthFileError> {
+    let editing = Editing::begin(path)?;
+    let path = editing.path();
     let text = read_text(path)?;
     if !ScramFile::parse(path, &text)?.contains(user) {
         return Err(AuthFileError::NoUser { path: path.to_owned(), name: user.to_owned() });
     }
-    replace(path, &without(&text, user))
+    editing.replace(&without(&text, user))
 }
 
 fn new_file() -> Result<String, AuthFileError> {

@@ -9,7 +9,6 @@ use super::source::{Line, Place};
 
 /// Settings that change nothing that a client or an operator relies on, or that are always so here.
 const IMMATERIAL: &[&str] = &[
-    "allow_zero_length_clientid",
     "auto_id_prefix",
     "autosave_interval",
     "autosave_on_changes",
@@ -35,6 +34,7 @@ const IMMATERIAL: &[&str] = &[
 
 /// Settings that keep somebody out, and have no counterpart.
 const PROTECTING: &[&str] = &[
+    "accept_protocol_versions",
     "acl_plugin",
     "auth_plugin",
     "bind_interface",
@@ -44,11 +44,14 @@ const PROTECTING: &[&str] = &[
     "max_qos",
     "mount_point",
     "plugin",
+    "plugin_load",
+    "plugin_use",
     "global_plugin",
     "psk_file",
     "psk_hint",
     "retain_available",
     "use_subject_as_username",
+    "use_username_as_clientid",
     "websockets_origin",
 ];
 
@@ -83,6 +86,10 @@ type Section = BTreeMap<&'static str, Value>;
 #[derive(Debug, Default)]
 struct Converting {
     listeners: Vec<Listener>,
+    /// What stands before the first `listener` is about it.
+    default: Listener,
+    /// `port` or `bind_address` named it: it is there beside others.
+    default_is_named: bool,
     sections: BTreeMap<&'static str, Section>,
     notes: Vec<Note>,
     per_listener: bool,
@@ -157,13 +164,9 @@ impl Converting {
         self.sections.entry(section).or_default().insert(key, value);
     }
 
-    /// The listener that settings are about: the last one named, or mosquitto's default one.
+    /// The listener that settings are about: the last one named, or mosquitto's default one, which may not come to be.
     fn listener(&mut self) -> &mut Listener {
-        if self.listeners.is_empty() {
-            self.listeners.push(Listener { port: 1_883, ..Listener::default() });
-        }
-        let last = self.listeners.len() - 1;
-        &mut self.listeners[last]
+        self.listeners.last_mut().unwrap_or(&mut self.default)
     }
 
     fn take(&mut self, line: &Line) -> Result<(), String> {
@@ -181,6 +184,18 @@ impl Converting {
             return Ok(());
         }
         if IMMATERIAL.contains(&key) {
+            return Ok(());
+        }
+        let is_guard = match key {
+            "tls_version" => value == "tlsv1.3",
+            "allow_zero_length_clientid" => !truth(value)?,
+            _ => false,
+        };
+        if is_guard {
+            self.note(line, format!("{key} {value}: there is no such setting"), true);
+            return Ok(());
+        }
+        if key == "allow_zero_length_clientid" {
             return Ok(());
         }
         if TLS.contains(&key) {
@@ -202,7 +217,8 @@ impl Converting {
         let mut words = value.split_whitespace();
         let port = number(words.next().unwrap_or_default())?;
         if key == "port" {
-            self.listener().port = port;
+            self.default.port = port;
+            self.default_is_named = true;
             return Ok(());
         }
         if port == 0 {
@@ -218,7 +234,10 @@ impl Converting {
         let text = || Value::String(value.to_owned());
         let listener = self.listener();
         match line.key.as_str() {
-            "bind_address" => value.clone_into(&mut listener.address),
+            "bind_address" => {
+                value.clone_into(&mut self.default.address);
+                self.default_is_named = true;
+            }
             "protocol" => listener.websockets = value == "websockets",
             "certfile" => drop(listener.keys.insert("tls_cert", text())),
             "keyfile" => drop(listener.keys.insert("tls_key", text())),
@@ -292,6 +311,9 @@ impl Converting {
             "acl_file" => ("acl", "file"),
             _ => return Ok(false),
         };
+        if value.is_empty() {
+            return Err("names no file".to_owned());
+        }
         let value = Value::String(value.to_owned());
         let before = self.sections.get(section).and_then(|section| section.get(key));
         if before.is_some_and(|before| *before != value) {
@@ -304,10 +326,14 @@ impl Converting {
     }
 
     fn finish(mut self) -> Imported {
-        let local = self.listeners.is_empty();
+        let local = self.listeners.is_empty() && !self.default_is_named;
         // Without a listener mosquitto serves this machine only, everybody.
         let anonymous = self.anonymous.unwrap_or(local);
-        let _ = self.listener();
+        if self.listeners.is_empty() || self.default_is_named {
+            let mut default = std::mem::take(&mut self.default);
+            default.port = if default.port == 0 { 1_883 } else { default.port };
+            self.listeners.insert(0, default);
+        }
         self.set("auth", "anonymous", Value::Boolean(anonymous));
         let identity = self.listeners.iter().any(|listener| listener.identity);
         self.set("auth", "certificate_user", Value::Boolean(identity));

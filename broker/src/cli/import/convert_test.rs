@@ -64,6 +64,28 @@ fn the_defaults_are_mosquittos() {
     assert!(served.toml.contains("anonymous = false"), "{}", served.toml);
 }
 
+/// P10: no listener is opened that mosquitto does not open: settings before the first one are of all, or of a default one that is not there.
+#[test]
+fn settings_before_the_first_listener_open_none() {
+    for first in [
+        "max_keepalive 60",
+        "message_size_limit 65536",
+        "max_inflight_messages 10",
+        "max_connections -1",
+        "per_listener_settings false",
+        "what_is_this 1",
+        "allow_anonymous true",
+    ] {
+        let config = config(&import(&format!("{first}\nlistener 31201 127.0.0.1\nallow_anonymous true")));
+        let addresses: Vec<String> =
+            config.listeners.values().map(|listener| listener.address.to_string()).collect();
+        assert_eq!(addresses, ["127.0.0.1:31201"], "{first}");
+    }
+    let both =
+        config(&import("port 1884\nbind_address 127.0.0.1\nallow_anonymous true\nlistener 1885 127.0.0.1"));
+    assert_eq!(both.listeners.len(), 2);
+}
+
 /// P10: what keeps somebody out is not left out in silence, and what is no setting of mosquitto's is refused.
 #[test]
 fn what_protects_is_told() {
@@ -74,6 +96,11 @@ fn what_protects_is_told() {
         "clientid_prefixes a-",
         "mount_point m/",
         "retain_available false",
+        "plugin_load a /x.so",
+        "use_username_as_clientid true",
+        "accept_protocol_versions 5",
+        "allow_zero_length_clientid false",
+        "tls_version tlsv1.3",
     ] {
         let imported = import(&format!("listener 1883\n{guard}"));
         assert!(imported.notes.iter().any(|note| note.protects), "{guard}");
@@ -91,6 +118,8 @@ fn what_protects_is_told() {
         "allow_anonymous perhaps",
         "persistent_client_expiration 3",
         "listener 0 /s",
+        "acl_file",
+        "password_file",
     ] {
         let error = convert(&lines(bad)).expect_err(bad);
         assert!(error.starts_with("m.conf:1: "), "{error}");
