@@ -40,7 +40,7 @@ fn schemathesis_finds_nothing() {
         ])
         .args([
             "--max-examples",
-            "40",
+            "20",
             "--seed",
             "1",
             "--request-timeout",
