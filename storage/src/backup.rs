@@ -61,9 +61,9 @@ pub(crate) fn write(
         out.write_all(part).map_err(&io)?;
     }
     for cut in cuts(machines)? {
-        let mut chunks = Chunks { out, chunk: Vec::with_capacity(CHUNK_BYTES) };
+        let mut chunks = Chunks { out };
         cut.export(&mut chunks)?;
-        chunks.end().map_err(&io)?;
+        chunks.send(&[]).map_err(&io)?;
     }
     out.write_all(&END).and_then(|()| out.flush()).map_err(&io)
 }
@@ -79,35 +79,24 @@ fn cuts(machines: &[Arc<Machine>]) -> Result<Vec<SnapshotData>, StorageError> {
     machines.iter().map(|machine| machine.cut()).collect()
 }
 
-/// Cuts a group into pieces with their lengths; an empty one ends it.
+/// Puts the length before each piece of a group; an empty one ends it. What is exported comes in large pieces by itself.
 struct Chunks<'a> {
     out: &'a mut dyn Write,
-    chunk: Vec<u8>,
 }
 
 impl Chunks<'_> {
-    fn send(&mut self) -> io::Result<()> {
-        let len = u32::try_from(self.chunk.len()).map_err(io::Error::other)?;
+    fn send(&mut self, piece: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(piece.len()).map_err(io::Error::other)?;
         self.out.write_all(&len.to_le_bytes())?;
-        self.out.write_all(&self.chunk)?;
-        self.chunk.clear();
-        Ok(())
-    }
-
-    fn end(mut self) -> io::Result<()> {
-        if !self.chunk.is_empty() {
-            self.send()?;
-        }
-        self.send()
+        self.out.write_all(piece)
     }
 }
 
 impl Write for Chunks<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let taken = bytes.len().min(CHUNK_BYTES - self.chunk.len());
-        self.chunk.extend_from_slice(&bytes[..taken]);
-        if self.chunk.len() == CHUNK_BYTES {
-            self.send()?;
+        let taken = bytes.len().min(CHUNK_BYTES);
+        if taken > 0 {
+            self.send(&bytes[..taken])?;
         }
         Ok(taken)
     }

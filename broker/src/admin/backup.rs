@@ -46,10 +46,7 @@ pub(super) async fn backup(
 ) -> Result<Response, Problem> {
     let running = Running::begin()?;
     let write = state.port.backup().await?;
-    let record = AuditRecord {
-        result: "begun".to_owned(),
-        ..AuditRecord::of("backup", &format!("admin token, from {}", peer.0))
-    };
+    let record = AuditRecord { result: "begun".to_owned(), ..AuditRecord::of("backup", &peer.who()) };
     audit::append(&state.audit, vec![record])
         .await
         .map_err(|error| Problem::new(503, "audit", error.to_string()))?;

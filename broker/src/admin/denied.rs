@@ -134,8 +134,7 @@ pub(super) async fn add(
     let form = "{\"user\": …} or {\"client_id\": …, \"namespace\": …}";
     let request: DenyRequest = super::read_object(&body, form)?;
     let command = request.command()?;
-    let task =
-        tokio::spawn(async move { deny(&state, &format!("admin token, from {}", peer.0), command).await });
+    let task = tokio::spawn(async move { deny(&state, &peer.who(), command).await });
     finished(task.await)?;
     Ok(Json(json!({ "denied": true })))
 }
@@ -151,7 +150,7 @@ pub(super) async fn remove(
     let task = tokio::spawn(async move {
         state.audit.check().map_err(|error| Problem::new(503, "audit", error.to_string()))?;
         let done = state.port.allow(subject.clone()).await;
-        let who = format!("admin token, from {}", peer.0);
+        let who = peer.who();
         record(&state, &who, "deny.remove", &subject, "", done.as_ref().map(drop)).await?;
         Ok(done?)
     });

@@ -46,6 +46,13 @@ pub async fn serve(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
+impl Peer {
+    /// As the audit log names whoever calls from there.
+    pub(super) fn who(self) -> String {
+        format!("admin token, from {}", self.0)
+    }
+}
+
 impl Connected<IncomingStream<'_, Guard>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Guard>) -> Self {
         Self(*stream.remote_addr())

@@ -48,7 +48,7 @@ pub(super) async fn reload(
         let done = state.port.reload().await.map_err(Problem::from);
         let record = AuditRecord {
             result: done.as_ref().map_or_else(|problem| problem.code().to_owned(), |_| "done".to_owned()),
-            ..AuditRecord::of("reload", &format!("admin token, from {}", peer.0))
+            ..AuditRecord::of("reload", &peer.who())
         };
         super::audit::append(&state.audit, vec![record])
             .await

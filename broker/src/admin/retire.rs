@@ -282,7 +282,7 @@ async fn retire_and_record(
         boot_id: Some(boot.boot_id.to_string()),
         waited: Some(!progress.is_hurried()),
         detail,
-        ..AuditRecord::of("node.retire", &format!("admin token, from {}", peer.0))
+        ..AuditRecord::of("node.retire", &peer.who())
     };
     match audit::append(&state.audit, vec![record]).await {
         Ok(()) => outcome,

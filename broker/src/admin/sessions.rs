@@ -110,7 +110,7 @@ async fn end_and_record(
 ) -> Result<Json<EndAnswer>, Problem> {
     let unrecorded = |error: &dyn std::fmt::Display| Problem::new(503, "audit", format!("{error}"));
     state.audit.check().map_err(|error| unrecorded(&error))?;
-    let who = format!("admin token, from {}", peer.0);
+    let who = peer.who();
     if request.deny {
         let reason = format!("session end: {}", request.reason).into();
         let denial = DenyCommand { subject: Subject::Client(key.clone()), until: None, reason };

@@ -28,7 +28,7 @@ use super::proposed::Proposed;
 use super::snapshot::SnapshotData;
 use super::{LogId, Membership, RaftError, Types};
 use crate::StorageError;
-use crate::engine::{BodyRows, Closed, Engine, Rows};
+use crate::engine::{BodyRows, Closed, Engine, Rows, Visit};
 use crate::port::{DeliveryPort, EventPort, Pushed};
 use crate::queue::Wakes;
 use crate::store::{Clock, Failure, GroupId};
@@ -640,9 +640,16 @@ pub(super) fn changed_rows(group: &mut Group) -> Rows {
 }
 
 pub(super) fn load(engine: &dyn Engine) -> Result<Group, StorageError> {
+    load_rows(|visit| engine.view()?.scan(visit))
+}
+
+/// The group whose rows `scan` visits.
+pub(super) fn load_rows(
+    scan: impl FnOnce(&mut Visit<'_>) -> Result<(), StorageError>,
+) -> Result<Group, StorageError> {
     // A new group has no quotas until a command brings some: nothing of this node's configuration may decide what `apply` does.
     let mut group = Group::new(u64::MAX, u64::MAX);
-    engine.view()?.scan(&mut |key, value| group.load(key, value).map_err(StorageError::from))?;
+    scan(&mut |key, value| group.load(key, value).map_err(StorageError::from))?;
     group.finish_load()?;
     Ok(group)
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use openraft::{BasicNode, CommittedLeaderId, Membership as Voters};
-use session::lifecycle::{Group, GroupStat, RetireProof};
+use session::lifecycle::{GroupStat, RetireProof};
 use session::time::Millis;
 
-use super::machine::{Meta, changed_rows, load};
+use super::machine::{Meta, changed_rows, load, load_rows};
 use super::snapshot::SnapshotData;
 use super::{LogId, Membership};
 use crate::StorageError;
@@ -42,9 +42,7 @@ pub(crate) fn restore_group(
 /// Reads the snapshot file at `path`, which goes, as a group of a backup.
 pub(crate) fn check_group(path: PathBuf, groups: u16) -> Result<(), StorageError> {
     let (snapshot, _) = verify(path, groups)?;
-    let mut group = Group::new(u64::MAX, u64::MAX);
-    snapshot.rows(&mut |key, value| group.load(key, value).map_err(StorageError::from))?;
-    Ok(group.finish_load()?)
+    load_rows(|visit| snapshot.rows(visit)).map(drop)
 }
 
 fn verify(path: PathBuf, groups: u16) -> Result<(SnapshotData, Meta), StorageError> {

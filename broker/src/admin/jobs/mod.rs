@@ -266,7 +266,7 @@ pub(super) async fn begin(
     let order = request.order()?;
     state.audit.check().map_err(|error| Problem::new(503, "audit", error.to_string()))?;
     let jobs = state.jobs.clone();
-    let who = format!("admin token, from {}", peer.0);
+    let who = peer.who();
     let made = tokio::task::spawn_blocking(move || jobs.begin(who, request)).await;
     let job = made.map_err(|_| Problem::new(500, "internal", "the job could not be made"))??;
     let view = job.view();
