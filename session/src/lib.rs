@@ -11,6 +11,7 @@ pub mod invariants;
 pub mod lease;
 pub mod lifecycle;
 pub mod limits;
+mod log;
 pub mod message;
 pub mod owner;
 pub mod qos;

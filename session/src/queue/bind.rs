@@ -43,8 +43,7 @@ impl Space {
 
     /// The member that an earlier try of this very bind made.
     fn bound_before(&self, bind: &Bind) -> Option<Bound> {
-        let members = self.holders.get(&bind.lease)?;
-        let id = members.iter().find(|id| self.members.get(id).is_some_and(|m| m.nonce == bind.nonce))?;
+        let id = self.binds.get(&(bind.lease, bind.nonce))?;
         let member = self.members.get(id)?;
         self.reply_bound(member.channel, *id, member.created).ok()
     }
@@ -132,6 +131,7 @@ impl Space {
         self.dirty.members.insert(member);
         self.stat.members += 1;
         self.holders.entry(bind.lease).or_default().insert(member);
+        self.binds.insert((bind.lease, bind.nonce), member);
         let Some(found) = self.channels.get_mut(&channel) else { return };
         found.members.insert(member);
         // A member that is alive keeps the channel alive (H-10, H-33).

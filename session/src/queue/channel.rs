@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::command::{Hold, Kind, Role, SealReason, Spec};
-use super::log::Log;
+use super::record::Kept;
+use crate::log::Log;
 use crate::time::Millis;
 
 /// ```text
@@ -50,7 +51,7 @@ pub(super) struct ChannelRow {
 pub(super) struct Channel {
     /// `base`, `end` and `delivered` are those of `log` and only set when the row is written.
     pub row: ChannelRow,
-    pub log: Log,
+    pub log: Log<Kept>,
     /// Group: offset to the member that claimed it.
     pub claims: BTreeMap<u64, u64>,
     // derived

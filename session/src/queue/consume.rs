@@ -4,6 +4,7 @@ use super::RECORDS_AT_ONCE;
 use super::body::Bodies;
 use super::command::{Kind, QueueReply, Refusal, Role, Settle};
 use super::space::Space;
+use crate::log::Entry as _;
 
 impl Space {
     /// Cumulative and sparse; `at` is (member, channel, epoch).
@@ -116,7 +117,7 @@ impl Space {
             if *offset >= found.log.end() {
                 return Err(Refusal::NoSuchRecord);
             }
-            let settled = found.log.entry(*offset).is_none_or(super::log::Entry::settled);
+            let settled = found.log.entry(*offset).is_none_or(|entry| entry.settled());
             if !settled && found.claims.get(offset) != Some(&member) {
                 return Err(Refusal::Fenced);
             }

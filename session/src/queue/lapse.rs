@@ -29,6 +29,7 @@ impl Space {
         self.dirty.members.insert(member);
         self.stat.members -= 1;
         self.wakes.insert(member);
+        self.binds.remove(&(row.lease, row.nonce));
         if let Some(holders) = self.holders.get_mut(&row.lease) {
             holders.remove(&member);
             if holders.is_empty() {

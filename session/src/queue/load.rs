@@ -4,10 +4,11 @@ use serde::Deserialize;
 
 use super::channel::{Channel, ChannelRow, Member};
 use super::command::{Kind, Role};
-use super::log::{CHUNK, Entry};
+use super::record::Kept;
 use super::rows::{CHANNEL, CHUNK_ROW, CLAIM, ChunkRow, LEASE, MEMBER, META, MetaRow, VERSION};
 use super::space::Space;
 use crate::lease::{LeaseRow, Protects};
+use crate::log::{CHUNK, Entry};
 use crate::time::Millis;
 
 impl Space {
@@ -66,6 +67,7 @@ impl Space {
             channel.hungry.insert(id);
         }
         self.holders.entry(row.lease).or_default().insert(id);
+        self.binds.insert((row.lease, row.nonce), id);
         self.members.insert(id, row);
         self.stat.members += 1;
         Ok(())
@@ -75,7 +77,7 @@ impl Space {
         let found = self.channels.get_mut(&channel).ok_or("its channel is not there")?;
         for (at, record) in row.records.into_iter().enumerate() {
             let offset = row.first.saturating_add(at as u64);
-            let entry = Entry::from_stored(record.body, record.producer, record.word);
+            let entry = Kept::from_stored(record.body, record.producer, record.word);
             let entry = entry.ok_or("a record has unknown flags")?;
             if offset / CHUNK != chunk || !found.log.load(offset, entry) {
                 return Err("its records do not follow those before".to_owned());
@@ -97,7 +99,7 @@ impl Space {
         if found.row.kind != Kind::Group || !found.members.contains(&member) {
             return Err("a claim has no member".to_owned());
         }
-        if found.log.entry(offset).is_none_or(Entry::settled) || offset >= found.row.cursor {
+        if found.log.entry(offset).is_none_or(|entry| entry.settled()) || offset >= found.row.cursor {
             return Err("a claim is of no record".to_owned());
         }
         found.claims.insert(offset, member);

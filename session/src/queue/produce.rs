@@ -2,7 +2,7 @@
 
 use super::body::Bodies;
 use super::command::{Kind, QueueReply, Refusal, Role};
-use super::log::Entry;
+use super::record::Kept;
 use super::space::Space;
 use super::{RECORD_BYTES_MAX, RECORDS_AT_ONCE, STAMPS_KEPT};
 use crate::message::{Message, QoS};
@@ -74,7 +74,7 @@ impl Space {
         for message in messages {
             let len = u32::try_from(message.len()).map_err(|_too_large| Refusal::TooLarge)?;
             let exclusive = message.qos == QoS::ExactlyOnce;
-            found.log.append(Entry::new(bodies.put(message), producer, len, exclusive));
+            found.log.append(Kept::new(bodies.put(message), producer, len, exclusive));
             bytes += u64::from(len);
         }
         self.stat.messages += messages.len() as u64;

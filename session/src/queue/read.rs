@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::body::Bodies;
 use super::command::{Hold, Kind, Refusal, Role, SealReason, Spec};
-use super::log::Entry;
+use super::record::Kept;
 use super::space::Space;
 use crate::lease::LeaseTable;
+use crate::log::Entry as _;
 use crate::message::Message;
 use crate::time::Millis;
 
@@ -324,7 +325,7 @@ impl Space {
     }
 }
 
-fn record(offset: u64, entry: Entry, before: bool, bodies: &dyn Bodies) -> Record {
+fn record(offset: u64, entry: Kept, before: bool, bodies: &dyn Bodies) -> Record {
     Record {
         offset,
         redelivered: before || entry.redelivered(),

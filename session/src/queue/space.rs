@@ -22,6 +22,8 @@ pub struct Space {
     // derived
     pub(super) names: BTreeMap<Arc<str>, u64>,
     pub(super) holders: BTreeMap<Hold, BTreeSet<u64>>,
+    /// Lease and nonce of a bind to the member that it made: for a bind that is tried again.
+    pub(super) binds: BTreeMap<(Hold, u64), u64>,
     /// Channels whose leases are gone.
     pub(super) reclaimable: BTreeSet<u64>,
     pub(super) stat: SpaceStat,

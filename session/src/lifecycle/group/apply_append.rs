@@ -7,6 +7,7 @@ use super::state::{Received, stamp_row};
 use super::{Appended, Group};
 use crate::lifecycle::command::{Ack, AckKind, Append, QuotaRule, SessionRef, Stamp};
 use crate::lifecycle::reply::{Conflict, Reply};
+use crate::log::Entry as _;
 use crate::message::QoS;
 
 impl Group {
@@ -113,11 +114,12 @@ impl Group {
     /// Acknowledgements of a consumer; a repeated one changes nothing.
     pub(super) fn ack(&mut self, session: SessionRef, acks: &[Ack]) -> Result<Reply, Conflict> {
         let (children, _, _) = self.fenced(session)?;
-        let end = children.inbox.end();
+        let end = children.inbox.log.end();
         for ack in acks {
             let wrong_kind = ack.kind == AckKind::Received
                 && children
                     .inbox
+                    .log
                     .entry(ack.offset)
                     .is_some_and(|entry| !entry.settled() && entry.qos() != QoS::ExactlyOnce);
             if ack.offset >= end || wrong_kind {
@@ -151,7 +153,7 @@ impl Group {
         children.touch(lifetime, &mut self.dirty.lifetimes);
         self.stat.inbox_messages -= 1;
         self.stat.inbox_bytes -= len;
-        if taken.shared {
+        if taken.shared() {
             self.sync_sharing(lifetime);
         }
         true
@@ -204,10 +206,10 @@ impl Group {
     pub(super) fn sent(&mut self, session: SessionRef, through: u64) -> Result<Reply, Conflict> {
         let (children, dirty, _) = self.fenced(session)?;
         let inbox = &mut children.inbox;
-        let through = through.min(inbox.sendable_end()).max(inbox.sent_through);
-        let unchanged = inbox.sent_by == session.owner_generation && inbox.sent_through == through;
+        let through = through.min(inbox.sendable_end()).max(inbox.log.delivered);
+        let unchanged = inbox.sent_by == session.owner_generation && inbox.log.delivered == through;
         inbox.sent_by = session.owner_generation;
-        inbox.sent_through = through;
+        inbox.log.delivered = through;
         if !unchanged {
             children.touch(session.lifetime, &mut dirty.lifetimes);
         }

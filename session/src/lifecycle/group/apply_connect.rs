@@ -165,8 +165,8 @@ impl Group {
         let Some(children) = life.children.as_deref_mut() else { return };
         let inbox = &mut children.inbox;
         let through = inbox.sendable_end();
-        if inbox.sent_by != old.owner.owner_generation && inbox.sent_through < through {
-            inbox.sent_through = through;
+        if inbox.sent_by != old.owner.owner_generation && inbox.log.delivered < through {
+            inbox.log.delivered = through;
             children.touch(old.lifetime, &mut self.dirty.lifetimes);
         }
     }

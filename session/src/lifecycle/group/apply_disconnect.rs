@@ -196,8 +196,8 @@ impl Group {
         let Some(life) = self.lifetimes.get_mut(&lifetime) else { return };
         let Some(children) = life.children.as_deref_mut() else { return };
         let through = sent_through.min(children.inbox.sendable_end());
-        if through > children.inbox.sent_through {
-            children.inbox.sent_through = through;
+        if through > children.inbox.log.delivered {
+            children.inbox.log.delivered = through;
             children.touch(lifetime, &mut self.dirty.lifetimes);
         }
     }

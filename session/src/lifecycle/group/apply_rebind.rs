@@ -6,6 +6,7 @@
 //! ```
 
 use super::Group;
+use super::inbox::OfShares;
 use crate::id::Key;
 use crate::lifecycle::reply::{Conflict, Reply};
 use crate::lifecycle::row::{SessionRow, SessionState};
@@ -28,7 +29,7 @@ impl Group {
     pub fn sharing(&self, after: u64) -> impl Iterator<Item = Waiting<'_>> {
         self.sharing.range(after.saturating_add(1)..).filter_map(|lifetime| {
             let life = self.lifetimes.get(lifetime)?;
-            let (bound, unbound) = life.children.as_deref()?.inbox.of_shares();
+            let OfShares { bound, unbound } = *life.children.as_deref()?.inbox.log.tally();
             Some(Waiting { row: self.session_by_lifetime(*lifetime)?, bound, unbound })
         })
     }
@@ -46,7 +47,8 @@ impl Group {
         let children = life.children.as_deref_mut().ok_or(Conflict::Illegal)?;
         let inbox = &mut children.inbox;
         let leaving: Vec<u64> = inbox
-            .unsettled(inbox.base())
+            .log
+            .unsettled(inbox.log.base())
             .filter(|(offset, entry)| !entry.unbound() && inbox.may_leave(*offset, *entry))
             .map(|(offset, _)| offset)
             .take(limit.clamp(1, UNBIND_MAX) as usize)
@@ -63,7 +65,7 @@ impl Group {
         for offset in offsets {
             let life = self.lifetimes.get(&lifetime).ok_or(Conflict::Missing)?;
             let inbox = life.children.as_deref().map(|children| &children.inbox);
-            if inbox.and_then(|inbox| inbox.entry(*offset)).is_some_and(|entry| entry.unbound()) {
+            if inbox.and_then(|inbox| inbox.log.entry(*offset)).is_some_and(|entry| entry.unbound()) {
                 changed |= self.settle(lifetime, *offset);
             }
         }

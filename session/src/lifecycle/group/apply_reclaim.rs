@@ -80,8 +80,9 @@ impl Group {
 
     fn has_children(&self, key: &Key, lifetime: u64) -> bool {
         let children = self.lifetimes.get(&lifetime).and_then(|life| life.children.as_deref());
-        let own = children
-            .is_some_and(|c| !(c.subscriptions.is_empty() && c.received.is_empty() && c.inbox.is_empty()));
+        let own = children.is_some_and(|c| {
+            !(c.subscriptions.is_empty() && c.received.is_empty() && c.inbox.log.is_empty())
+        });
         own || self.stamps.publisher(key, lifetime).is_some()
     }
 
@@ -108,7 +109,8 @@ impl Group {
         }
         while removed < limit {
             let children = self.lifetimes.get(&lifetime).and_then(|life| life.children.as_deref());
-            let Some((offset, _)) = children.and_then(|children| children.inbox.unsettled(0).next()) else {
+            let Some((offset, _)) = children.and_then(|children| children.inbox.log.unsettled(0).next())
+            else {
                 break;
             };
             self.settle(lifetime, offset);
@@ -176,10 +178,10 @@ impl Group {
             };
             let mut soonest = Millis::NEVER;
             let mut expired = Vec::new();
-            for (offset, entry) in children.inbox.unsettled(0) {
+            for (offset, entry) in children.inbox.log.unsettled(0) {
                 seen += 1;
                 let Some(at) = self.messages.expires_at(entry.message) else { continue };
-                let known = entry.qos() == QoS::ExactlyOnce && offset < children.inbox.sent_through;
+                let known = entry.qos() == QoS::ExactlyOnce && offset < children.inbox.log.delivered;
                 if at <= self.clock && !known {
                     expired.push(offset);
                 } else if at > self.clock {

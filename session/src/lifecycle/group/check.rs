@@ -98,26 +98,30 @@ impl Group {
             let Some(children) = &life.children else { continue };
             counted.inboxes += 1;
             counted.subscriptions += children.subscriptions.len() as u64;
-            counted.inbox_messages += children.inbox.messages();
+            counted.inbox_messages += children.inbox.log.messages();
             counted.inbox_bytes += children.inbox.bytes;
             let mut bytes = 0;
             let mut messages = 0;
-            for (_, entry) in children.inbox.unsettled(0) {
+            for (_, entry) in children.inbox.log.unsettled(0) {
                 *refs.entry(entry.message).or_default() += 1;
                 messages += 1;
                 bytes += self.messages.len(entry.message).unwrap_or_default();
             }
-            let unsettled = || children.inbox.unsettled(0).map(|(_, entry)| entry);
+            let unsettled = || children.inbox.log.unsettled(0).map(|(_, entry)| entry);
             let bound = unsettled().filter(|entry| entry.shared() && !entry.unbound()).count();
             let unbound = unsettled().filter(|entry| entry.unbound()).count();
-            invariants::equal("shared messages of an inbox", bound as u64, children.inbox.of_shares().0)?;
-            invariants::equal("given up messages of an inbox", unbound as u64, children.inbox.of_shares().1)?;
+            invariants::equal("shared messages of an inbox", bound as u64, children.inbox.log.tally().bound)?;
+            invariants::equal(
+                "given up messages of an inbox",
+                unbound as u64,
+                children.inbox.log.tally().unbound,
+            )?;
             let listed = u64::from(self.sharing.contains(number));
             let lists = u64::from(!life.ended && bound + unbound > 0);
             invariants::equal("inbox among those with shared messages", lists, listed)?;
             let stat = children.inbox.stat();
             invariants::inbox_shape(&stat, messages, bytes)?;
-            invariants::inbox_span(stat.base, children.inbox.sent_through)?;
+            invariants::inbox_span(stat.base, children.inbox.log.delivered)?;
         }
         for id in self.retained.values() {
             *refs.entry(*id).or_default() += 1;

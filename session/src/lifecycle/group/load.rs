@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::inbox::{CHUNK, Inbox, Loaded};
+use super::inbox::{Inbox, Loaded};
 use super::rows::{
     BODY, BOOT, CHUNK_ROW, ChunkRow, DENIED, LIFETIME, LifetimeRow, META, MetaRow, ORIGIN, OriginRow,
     RECEIVED, RETAINED, RetainedRow, SESSION, STAMP, SUBSCRIPTION, StoredSession, VERSION, WILL,
@@ -17,6 +17,7 @@ use crate::id::{Boot, Owner};
 use crate::invariants;
 use crate::lifecycle::command::WillKey;
 use crate::lifecycle::row::{BootRow, SessionState, SubscriptionOptions, WillRow};
+use crate::log::CHUNK;
 use crate::queue;
 use crate::time::Millis;
 
@@ -115,12 +116,12 @@ impl Group {
             life.ended = ended;
             if let Some(children) = life.children.as_deref() {
                 let inbox = &children.inbox;
-                if inbox.sent_through > inbox.end() {
+                if inbox.log.delivered > inbox.log.end() {
                     return Err(RowError::Incoherent(format!("lifetime {lifetime} sent more than it has")));
                 }
-                invariants::inbox_span(inbox.base(), inbox.sent_through)
+                invariants::inbox_span(inbox.log.base(), inbox.log.delivered)
                     .map_err(|violation| RowError::Incoherent(violation.to_string()))?;
-                self.stat.inbox_messages += inbox.messages();
+                self.stat.inbox_messages += inbox.log.messages();
                 self.stat.inbox_bytes += inbox.bytes;
             }
         }
@@ -211,7 +212,7 @@ impl Group {
         let mut children = Children::new(row.session_generation, row.base);
         children.next_sequence = row.next_sequence;
         children.stored = true;
-        children.inbox.sent_through = row.sent_through;
+        children.inbox.log.delivered = row.sent_through;
         children.inbox.sent_by = row.sent_by;
         children.inbox.soonest = row.soonest;
         let life = self.lifetimes.entry(lifetime).or_insert_with(|| Lifetime {

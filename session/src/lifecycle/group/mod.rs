@@ -39,7 +39,6 @@ mod apply_subscribe;
 mod check;
 mod deadlines;
 mod digest;
-mod entries;
 mod inbox;
 mod inboxes;
 mod load;

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::inbox::{Entry, Inbox};
+use super::inbox::{Inbox, Reference};
 use super::will::will_due;
 use super::{Delivery, Due, Group, GroupStat, InboxRead, Inherited, RetainedVisitor};
 use crate::id::{Boot, Key};
@@ -128,8 +128,8 @@ impl Group {
         let Some(children) = life.children.as_deref() else { return };
         let inbox = &children.inbox;
         out.stat = inbox.stat();
-        out.next = inbox.end().max(from);
-        let own = inbox.unsettled(from).filter(|(_, entry)| !entry.unbound());
+        out.next = inbox.log.end().max(from);
+        let own = inbox.log.unsettled(from).filter(|(_, entry)| !entry.unbound());
         for (taken, (offset, entry)) in own.enumerate() {
             if taken == max {
                 out.next = offset;
@@ -140,7 +140,7 @@ impl Group {
                 qos: entry.qos(),
                 retain: entry.retain(),
                 received: entry.received(),
-                maybe_sent: offset < inbox.sent_through,
+                maybe_sent: offset < inbox.log.delivered,
                 identifiers: inbox.identifiers(offset, entry),
                 message: self.messages.body(entry.message).cloned(),
                 message_id: entry.message,
@@ -171,7 +171,7 @@ impl Group {
     /// is for nobody else ([MQTT-4.8.2-5]). `None`: nothing more; else the offset to go on from.
     pub fn inherited(&self, lifetime: u64, from: u64, max: usize, out: &mut Vec<Inherited>) -> Option<u64> {
         let inbox = &self.ended_children(lifetime)?.inbox;
-        let left = inbox.unsettled(from).filter(|(offset, entry)| inbox.may_leave(*offset, *entry));
+        let left = inbox.log.unsettled(from).filter(|(offset, entry)| inbox.may_leave(*offset, *entry));
         self.hand_out(inbox, left, max, out)
     }
 
@@ -179,13 +179,13 @@ impl Group {
     pub fn unbound(&self, lifetime: u64, from: u64, max: usize, out: &mut Vec<Inherited>) -> Option<u64> {
         let life = self.lifetimes.get(&lifetime).filter(|life| !life.ended)?;
         let inbox = &life.children.as_deref()?.inbox;
-        self.hand_out(inbox, inbox.unsettled(from).filter(|(_, entry)| entry.unbound()), max, out)
+        self.hand_out(inbox, inbox.log.unsettled(from).filter(|(_, entry)| entry.unbound()), max, out)
     }
 
     fn hand_out(
         &self,
         inbox: &Inbox,
-        left: impl Iterator<Item = (u64, Entry)>,
+        left: impl Iterator<Item = (u64, Reference)>,
         max: usize,
         out: &mut Vec<Inherited>,
     ) -> Option<u64> {

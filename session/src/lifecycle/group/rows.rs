@@ -24,12 +24,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::inbox::CHUNK;
 use super::stamps::Origin;
 use super::{BodyVisitor, Group, RowError, RowVisitor};
 use crate::id::{Boot, Key};
 use crate::lifecycle::command::{QuotaRule, WillKey};
 use crate::lifecycle::row::{SessionRow, Subject};
+use crate::log::{CHUNK, Entry as _};
 use crate::message::{Message, QoS};
 use crate::time::Millis;
 
@@ -225,7 +225,7 @@ impl Group {
             children.dirty = false;
             children.stored = true;
             chunks.clear();
-            children.inbox.drain(&mut chunks);
+            children.inbox.log.drain(&mut chunks);
             self.encode_lifetime(lifetime, buffers);
             visit(&buffers.key, Some(&buffers.value));
             for (chunk, exists) in &chunks {
@@ -300,7 +300,7 @@ impl Group {
             }
         }
         for lifetime in lifetimes {
-            for chunk in children(lifetime).inbox.all_chunks() {
+            for chunk in children(lifetime).inbox.log.chunks() {
                 self.encode_chunk(*lifetime, chunk, &mut buffers);
                 visit(&buffers.key, Some(&buffers.value));
             }
@@ -459,9 +459,9 @@ impl Group {
         buffers.value(&LifetimeRow {
             key: life.key.clone(),
             session_generation: children.session_generation,
-            base: inbox.base(),
-            end: inbox.end(),
-            sent_through: inbox.sent_through,
+            base: inbox.log.base(),
+            end: inbox.log.end(),
+            sent_through: inbox.log.delivered,
             sent_by: inbox.sent_by,
             soonest: inbox.soonest,
             next_sequence: children.next_sequence,
@@ -470,10 +470,10 @@ impl Group {
 
     fn encode_chunk(&self, lifetime: u64, chunk: u64, buffers: &mut Buffers) {
         let inbox = &self.children(lifetime).expect("the caller saw its children").inbox;
-        let offsets = inbox.chunk_offsets(chunk);
+        let offsets = inbox.log.chunk_offsets(chunk);
         let mut row = ChunkRow { first: offsets.start, entries: Vec::with_capacity(CHUNK as usize) };
         for offset in offsets {
-            let entry = inbox.entry(offset).expect("the offset is inside the inbox");
+            let entry = inbox.log.entry(offset).expect("the offset is inside the inbox");
             let settled = entry.settled();
             row.entries.push(EntryRow {
                 message: entry.message,

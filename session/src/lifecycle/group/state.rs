@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::inbox::Inbox;
+use super::inbox::{Inbox, OfShares};
 use super::rows::RowId;
 use super::stamps::Changed;
 use super::{Group, GroupStat};
@@ -128,7 +128,7 @@ impl Children {
     }
 
     fn is_empty(&self) -> bool {
-        self.subscriptions.is_empty() && self.received.is_empty() && self.inbox.is_empty()
+        self.subscriptions.is_empty() && self.received.is_empty() && self.inbox.log.is_empty()
     }
 
     pub(super) fn touch(&mut self, lifetime: u64, dirty: &mut Vec<u64>) {
@@ -216,7 +216,7 @@ impl Group {
             debug_assert!(children.is_empty(), "only empty children are dropped");
             self.stat.inboxes -= 1;
             if children.stored {
-                self.dirty.dropped.push((lifetime, children.inbox.stored_chunks()));
+                self.dirty.dropped.push((lifetime, children.inbox.log.stored_chunks()));
             }
         }
     }
@@ -345,7 +345,7 @@ impl Group {
     pub(super) fn sync_sharing(&mut self, lifetime: u64) {
         let life = self.lifetimes.get(&lifetime).filter(|life| !life.ended);
         let children = life.and_then(|life| life.children.as_deref());
-        if children.is_some_and(|children| children.inbox.of_shares() != (0, 0)) {
+        if children.is_some_and(|children| *children.inbox.log.tally() != OfShares::default()) {
             self.sharing.insert(lifetime);
         } else {
             self.sharing.remove(&lifetime);

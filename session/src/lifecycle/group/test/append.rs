@@ -1,7 +1,7 @@
 //! Inboxes, acknowledgements, inbound QoS 2 and stamps.
 
 use super::*;
-use crate::lifecycle::group::inbox::Entry;
+use crate::lifecycle::group::inbox::Reference;
 use AckKind::{Received, Settled};
 
 fn publisher(world: &World, client_id: &str, packet_id: u16, sequence: u64) -> Option<Stamp> {
@@ -19,7 +19,7 @@ fn receive(world: &mut World, client_id: &str, packet_id: u16) -> (bool, u64) {
 
 #[test]
 fn an_entry_is_small() {
-    assert!(size_of::<Entry>() <= 16, "ten million of them must fit in memory");
+    assert!(size_of::<Reference>() <= 16, "ten million of them must fit in memory");
 }
 
 #[test]

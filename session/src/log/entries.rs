@@ -1,57 +1,63 @@
-//! The entries of one inbox: a deque that takes 16 bytes an entry while it is short, and less than 3 in the middle of a backlog.
+//! The entries of one log: a deque that takes 16 bytes an entry while it is short, and less than 3 in the middle of a backlog.
 //!
 //! ```text
 //!  pop ◀── [ front: loose ] [ blocks of 64, packed where they are alike ] [ last: loose, up to 1,024 ] ◀── push
-//!           └────────────── only of a deep inbox ──────────────────────┘
+//!           └────────────── only of a deep log ─ ──────────────────────┘
 //! ```
 
 use std::collections::VecDeque;
 
-use super::inbox::Entry;
+use super::Entry;
 
 /// Entries of one block.
 const BLOCK: usize = 64;
 /// Entries behind the blocks: so many stay loose.
 const LOOSE_MAX: usize = 1_024;
 
-#[derive(Debug, Default)]
-pub(super) struct Entries {
-    deep: Option<Box<Deep>>,
-    last: VecDeque<Entry>,
-}
-
-#[derive(Debug, Default)]
-struct Deep {
-    front: VecDeque<Entry>,
-    blocks: VecDeque<Block>,
-}
-
 #[derive(Debug)]
-enum Block {
-    Packed(Packed),
-    Loose(Box<[Entry; BLOCK]>),
+pub(super) struct Entries<E> {
+    deep: Option<Box<Deep<E>>>,
+    last: VecDeque<E>,
 }
 
-/// Entries that differ in their message only, by less than 65,536 from the first.
-#[derive(Debug)]
-struct Packed {
-    first: Entry,
-    distances: Box<[u16; BLOCK]>,
-}
-
-impl Packed {
-    fn get(&self, at: usize) -> Entry {
-        self.first.with_message(self.first.message + u64::from(self.distances[at]))
+impl<E> Default for Entries<E> {
+    fn default() -> Self {
+        Self { deep: None, last: VecDeque::new() }
     }
 }
 
-impl Block {
-    fn new(entries: [Entry; BLOCK]) -> Self {
+#[derive(Debug)]
+struct Deep<E> {
+    front: VecDeque<E>,
+    blocks: VecDeque<Block<E>>,
+}
+
+#[derive(Debug)]
+enum Block<E> {
+    Packed(Packed<E>),
+    Loose(Box<[E; BLOCK]>),
+}
+
+/// Entries that differ in their body only, by less than 65,536 from the first.
+#[derive(Debug)]
+struct Packed<E> {
+    first: E,
+    distances: Box<[u16; BLOCK]>,
+}
+
+impl<E: Entry> Packed<E> {
+    fn get(&self, at: usize) -> E {
+        self.first.with_body(self.first.body() + u64::from(self.distances[at]))
+    }
+}
+
+impl<E: Entry> Block<E> {
+    fn new(entries: [E; BLOCK]) -> Self {
         let first = entries[0];
         let mut distances = Box::new([0; BLOCK]);
         for (entry, distance) in entries.iter().zip(distances.iter_mut()) {
-            let alike = entry.with_message(first.message) == first;
-            match entry.message.checked_sub(first.message).map(u16::try_from) {
+            let alike = entry.with_body(first.body()) == first;
+            match entry.body().checked_sub(first.body()).map(u16::try_from) {
                 Some(Ok(far)) if alike => *distance = far,
                 _ => return Self::Loose(Box::new(entries)),
             }
@@ -59,14 +65,14 @@ impl Block {
         Self::Packed(Packed { first, distances })
     }
 
-    fn get(&self, at: usize) -> Entry {
+    fn get(&self, at: usize) -> E {
         match self {
             Self::Packed(packed) => packed.get(at),
             Self::Loose(entries) => entries[at],
         }
     }
 
-    fn get_mut(&mut self, at: usize) -> &mut Entry {
+    fn get_mut(&mut self, at: usize) -> &mut E {
         if let Self::Packed(packed) = self {
             *self = Self::Loose(Box::new(std::array::from_fn(|at| packed.get(at))));
         }
@@ -84,7 +90,7 @@ enum Place {
     Last(usize),
 }
 
-impl Entries {
+impl<E: Entry> Entries<E> {
     pub(super) fn len(&self) -> usize {
         self.before_last() + self.last.len()
     }
@@ -106,7 +112,7 @@ impl Entries {
         Place::Last(behind - deep.blocks.len() * BLOCK)
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<Entry> {
+    pub(super) fn get(&self, at: usize) -> Option<E> {
         match (self.place(at), &self.deep) {
             (Place::Front(at), Some(deep)) => deep.front.get(at).copied(),
             (Place::Block(block, at), Some(deep)) => deep.blocks.get(block).map(|block| block.get(at)),
@@ -115,7 +121,7 @@ impl Entries {
         }
     }
 
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut E> {
         match (self.place(at), &mut self.deep) {
             (Place::Front(at), Some(deep)) => deep.front.get_mut(at),
             (Place::Block(block, at), Some(deep)) => {
@@ -127,21 +133,24 @@ impl Entries {
     }
 
     /// Entries from the one at `from` on.
-    pub(super) fn from(&self, from: usize) -> impl Iterator<Item = Entry> {
+    pub(super) fn from(&self, from: usize) -> impl Iterator<Item = E> {
         (from..self.len()).map_while(|at| self.get(at))
     }
 
-    pub(super) fn push_back(&mut self, entry: Entry) {
+    pub(super) fn push_back(&mut self, entry: E) {
         self.last.push_back(entry);
         if self.last.len() < LOOSE_MAX + BLOCK {
             return;
         }
-        let oldest: Vec<Entry> = self.last.drain(..BLOCK).collect();
-        let block = oldest.try_into().map(Block::new).expect("a block was drained");
-        self.deep.get_or_insert_default().blocks.push_back(block);
+        let oldest: Vec<E> = self.last.drain(..BLOCK).collect();
+        let Ok(oldest) = <[E; BLOCK]>::try_from(oldest) else { unreachable!("a block was drained") };
+        let deep = self
+            .deep
+            .get_or_insert_with(|| Box::new(Deep { front: VecDeque::new(), blocks: VecDeque::new() }));
+        deep.blocks.push_back(Block::new(oldest));
     }
 
-    pub(super) fn pop_front(&mut self) -> Option<Entry> {
+    pub(super) fn pop_front(&mut self) -> Option<E> {
         let Some(deep) = &mut self.deep else { return self.last.pop_front() };
         if deep.front.is_empty()
             && let Some(block) = deep.blocks.pop_front()
@@ -170,6 +179,42 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::log::Tally;
+
+    /// A body and whether it is unlike its neighbours.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    struct Plain {
+        body: u64,
+        odd: u64,
+    }
+
+    impl Plain {
+        fn of(body: u64, odd: bool) -> Self {
+            Self { body, odd: u64::from(odd) }
+        }
+    }
+
+    impl Tally<Plain> for () {
+        fn add(&mut self, _: &Plain) {}
+        fn remove(&mut self, _: &Plain) {}
+    }
+
+    impl Entry for Plain {
+        const SETTLED: Self = Self { body: 0, odd: 0 };
+        type Tally = ();
+
+        fn settled(&self) -> bool {
+            self.body == 0
+        }
+
+        fn body(&self) -> u64 {
+            self.body
+        }
+
+        fn with_body(self, body: u64) -> Self {
+            Self { body, ..self }
+        }
+    }
 
     #[derive(Debug, Clone)]
     enum Op {
@@ -192,12 +237,12 @@ mod tests {
         /// P5: against a plain deque: nothing is lost, changed or out of order, wherever an entry stands.
         #[test]
         fn entries_are_a_deque(ops in prop::collection::vec(op(), 1..40)) {
-            let (mut entries, mut model, mut message) = (Entries::default(), VecDeque::new(), 1);
+            let (mut entries, mut model, mut message) = (Entries::<Plain>::default(), VecDeque::new(), 1);
             for op in ops {
                 match op {
                     Op::Push(count, step, odd) => for number in 1..=count {
                         message += step;
-                        let entry = Entry::of_test(message, number % odd == 0);
+                        let entry = Plain::of(message, number % odd == 0);
                         entries.push_back(entry);
                         model.push_back(entry);
                     },
@@ -206,7 +251,7 @@ mod tests {
                     },
                     Op::Change(part) => {
                         let at = (part * model.len() as f64) as usize;
-                        let changed = Entry::of_test(7, true);
+                        let changed = Plain::of(7, true);
                         prop_assert_eq!(entries.get_mut(at).map(|entry| *entry = changed).is_some(), at < model.len());
                         if let Some(entry) = model.get_mut(at) {
                             *entry = changed;
@@ -225,13 +270,13 @@ mod tests {
     /// P9: ten million queued messages take less than 30 MB here; what is empty takes nothing.
     #[test]
     fn an_entry_of_a_backlog_takes_less_than_3_bytes() {
-        let mut entries = Entries::default();
+        let mut entries = Entries::<Plain>::default();
         for number in 0..100_000 {
-            entries.push_back(Entry::of_test(number * 100 + 1, false));
+            entries.push_back(Plain::of(number * 100 + 1, false));
         }
         let deep = entries.deep.as_ref().expect("it is deep");
         assert!(deep.blocks.iter().all(|block| matches!(block, Block::Packed(_))));
-        let bytes = size_of::<Block>() + size_of::<[u16; BLOCK]>();
+        let bytes = size_of::<Block<Plain>>() + size_of::<[u16; BLOCK]>();
         assert!(bytes < 3 * BLOCK, "{bytes} for {BLOCK}");
         while entries.pop_front().is_some() {}
         entries.shrink_empty();
