@@ -184,8 +184,9 @@ pub(super) async fn measure(shape: &Shape, queues: &QueueStore, time: Duration) 
         tokio::time::sleep(Duration::from_millis(5).min(time)).await;
     }
     let (took, consumed) = (began.elapsed(), shared.consumed.load(Ordering::Relaxed) - before);
-    if consumed < all {
-        println!("<!-- {}: ended after {consumed} of {all} records, {} s -->", shape.name, limit.as_secs());
+    if all > 0 && !done() {
+        let total = before + consumed;
+        println!("<!-- {}: ended after {total} of {all} records, {} s -->", shape.name, limit.as_secs());
     }
     shared.stop.store(true, Ordering::Relaxed);
     // Ends also those who wait for room or for a record.
