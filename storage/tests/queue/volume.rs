@@ -121,24 +121,25 @@ fn keys_left(dir: &Path, groups: u16) -> Vec<Vec<u8>> {
     left
 }
 
-/// Checklist 20 (H-23): channels that are created and expire, half of them after the other half: no key, row or body is left but counters,
-/// and the second half needs no more disk than the first.
+/// Checklist 20 (H-23): channels that are created and expire, in quarters: no key, row or body is left but counters, and the disk that they
+/// took does not grow with their number (a file of redb doubles when its pages run out, which may be later than in the first quarter).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checklist_20_created_and_expired_channels_leave_nothing() {
     const TASKS: usize = 128;
-    let half = number("EXACTMQ_QUEUE_CHANNELS", 5_000) / 2;
+    const ROUNDS: usize = 4;
+    let quarter = number("EXACTMQ_QUEUE_CHANNELS", 5_000) / ROUNDS;
     let dir = tempfile::tempdir().unwrap();
     let (store, channels) = reopen(&options(dir.path()), &TestClock::at(1_000_000)).await;
     let mut disk = Vec::new();
-    for round in 0..2 {
+    for round in 0..ROUNDS {
         let began = Instant::now();
         let (queues, keeper) = (processes(&channels, false), processes(&channels, true));
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..TASKS {
             let queues = queues.clone();
             tasks.spawn(async move {
-                for at in (task..half).step_by(TASKS) {
-                    live(&queues, round * half + at).await;
+                for at in (task..quarter).step_by(TASKS) {
+                    live(&queues, round * quarter + at).await;
                 }
             });
         }
@@ -151,7 +152,7 @@ async fn checklist_20_created_and_expired_channels_leave_nothing() {
         store.checkpoint().await.unwrap();
         disk.push(bytes_on_disk(dir.path()));
         println!(
-            "{half} channels lived {lived:?}, went in {:?}; {} bytes on disk",
+            "{quarter} channels lived {lived:?}, went in {:?}; {} bytes on disk",
             began.elapsed(),
             disk[round]
         );
@@ -159,7 +160,7 @@ async fn checklist_20_created_and_expired_channels_leave_nothing() {
     let groups = store.groups();
     store.close().await.unwrap();
     drop((store, channels));
-    assert!(disk[1] <= disk[0] + (4 << 20), "{disk:?} bytes on disk");
+    assert!(disk[ROUNDS - 1] <= 2 * disk[0] + (4 << 20), "{disk:?} bytes on disk");
     assert_eq!(keys_left(dir.path(), groups), Vec::<Vec<u8>>::new());
     // What is left is a state that opens, with names that are free.
     let (store, channels) = reopen(&options(dir.path()), &TestClock::at(2_000_000)).await;

@@ -213,13 +213,14 @@ impl Bodies {
         for run in runs {
             let (start, end) = run.span();
             buffer.resize((end - start) as usize, 0);
-            let path = path(&self.dir, self.group, run.serial);
-            run.file.read_exact_at(&mut buffer, start).map_err(StorageError::io(&path))?;
+            // A backlog is drained by one read a body: the name is only made where it is told.
+            let path = || path(&self.dir, self.group, run.serial);
+            run.file.read_exact_at(&mut buffer, start).map_err(|error| StorageError::io(&path())(error))?;
             for (at, id, place) in run.wanted {
                 let from = (place.offset - start) as usize;
                 let value = decode(id, &buffer[from..from + place.bytes]);
                 let damaged =
-                    || StorageError::damaged(&path, place.offset, "the checksum of a record is wrong");
+                    || StorageError::damaged(&path(), place.offset, "the checksum of a record is wrong");
                 visit(at, value.ok_or_else(damaged)?)?;
             }
         }
