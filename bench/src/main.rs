@@ -57,6 +57,9 @@ enum Action {
     /// The process that is killed by the recovery shape of `queues`.
     #[command(hide = true)]
     Fill { dir: std::path::PathBuf },
+    /// The process that attacks the broker in the scenario `flood`.
+    #[command(hide = true)]
+    Attack { attack: scenario::flood::Attack, to: std::net::SocketAddr },
     /// Names of the scenarios and their targets.
     List,
 }
@@ -74,6 +77,9 @@ fn main() -> Result<()> {
     if let Action::Fill { dir } = &arguments.action {
         return channels::fill(dir);
     }
+    if let Action::Attack { attack, to } = arguments.action {
+        return scenario::flood::attack(attack, to);
+    }
     prepare()?;
     match arguments.action {
         Action::Compare { runs, seconds, only } => table::compare(runs, seconds, &only),
@@ -81,7 +87,7 @@ fn main() -> Result<()> {
             let kind = if mosquitto { process::Kind::Mosquitto } else { process::Kind::ExactMq };
             table::run(kind, &name, seconds)
         }
-        Action::List | Action::Queues { .. } | Action::Fill { .. } => Ok(()),
+        Action::List | Action::Queues { .. } | Action::Fill { .. } | Action::Attack { .. } => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::process::{Broker, Kind};
 use crate::report::{Figures, cell, median, ratio};
 use crate::scenario::flow::{self, Shape};
-use crate::scenario::{connect, queue, topics};
+use crate::scenario::{connect, flood, queue, topics};
 
 /// What one run of a scenario measured, part by part.
 type Parts = Vec<(&'static str, Figures)>;
@@ -23,6 +23,8 @@ struct Scenario {
 }
 
 const NO_SETTINGS: &[&str] = &[];
+/// What an operator sets who expects attacks.
+const RATES: &[&str] = &["listener.mqtt.connect_rate_max=200", "listener.mqtt.publish_rate_max=1000"];
 const DEEP_INBOX: &[&str] = &["session.inbox_messages_max=10000000", "session.inbox_bytes_max=100000000000"];
 
 fn one(figures: Figures) -> Result<Parts> {
@@ -170,6 +172,12 @@ const SCENARIOS: &[Scenario] = &[
     }),
     other!("backlog 10 M of 1 KiB", "1 GiB resident", DEEP_INBOX, true, |broker, _| backlog(
         broker, 10_000_000
+    )),
+    other!("flood", "p99 within 3x of quiet", NO_SETTINGS, false, |broker, seconds| flood::run(
+        broker, seconds
+    )),
+    other!("flood, rates", "p99 within 3x of quiet", RATES, true, |broker, seconds| flood::run(
+        broker, seconds
     )),
     // Small enough for a profiler, and to see what a change does.
     other!("backlog 1 M of 1 KiB", "–", DEEP_INBOX, true, |broker, _| backlog(broker, 1_000_000)),

@@ -5,7 +5,7 @@ import { clock, count, moment, words } from "./format.js";
 
 const TONES = {
   connect: "ok", disconnect: "plain", refused: "warn", takeover: "accent", end: "warn", retired: "warn",
-  node_up: "ok", node_down: "bad", leader: "accent", overload: "bad", skipped: "plain",
+  node_up: "ok", node_down: "bad", leader: "accent", overload: "bad", load: "warn", skipped: "plain",
 };
 
 export function sessionLink(namespace, client_id) {
@@ -29,6 +29,7 @@ function said(event) {
     case "node_down": return [`Node ${node_id} cannot be reached`];
     case "leader": return [node_id === null ? `Group ${detail} has no leader` : `Node ${node_id} leads group ${detail}`];
     case "overload": return [`${count(event.count)} messages dropped within a second: ${words(detail)}`];
+    case "load": return [`Node ${node_id} is ${detail === "normal" ? "not loaded any more" : words(detail)}`];
     case "skipped": return [`${count(event.count)} more of ${words(detail)} are not shown`];
     default: return [words(kind)];
   }

@@ -47,6 +47,8 @@ words! {
         Leader = "leader",
         /// `count` messages were dropped within a second, for the reason in `detail`: something is slower than what is asked of it.
         Overload = "overload",
+        /// The load of this node is at another level, the one in `detail` (`exactmq_overload_level`).
+        Load = "load",
         /// `count` events of the kind in `detail` are not told: there were too many.
         Skipped = "skipped",
     }

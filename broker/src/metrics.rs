@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use labels::{
     AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, HomeLabel, IsolationOutcome,
-    LeaseLabel, NodeLeaseLabel, OwnerState, PacketLabel, ProtocolLabel, QosLabel, RaftState, SessionLabel,
-    SlowLabel, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, WillEvent, WillState,
+    LeaseLabel, Level, NodeLeaseLabel, OwnerState, PacketLabel, PauseReason, ProtocolLabel, QosLabel,
+    RaftState, SessionLabel, SlowLabel, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, TurnedLabel,
+    WillEvent, WillState,
 };
 
 use crate::events::Feed;
@@ -53,6 +54,7 @@ struct Shard {
     packets: [Counters<{ PacketLabel::COUNT }>; Direction::COUNT],
     packet_bytes: [Counters<{ PacketLabel::COUNT }>; Direction::COUNT],
     dropped: Counters<{ DropReason::COUNT }>,
+    paused: Counters<{ PauseReason::COUNT }>,
     opened: Counters<{ ProtocolLabel::COUNT }>,
     closed: Counters<{ ProtocolLabel::COUNT }>,
     close_reasons: Counters<{ CloseReason::COUNT }>,
@@ -67,6 +69,7 @@ struct Shard {
     stages: [Histogram; StageLabel::COUNT],
     busy_ns: AtomicU64,
     mailbox_depth: AtomicU64,
+    lag_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +95,10 @@ struct Gauges {
     leases_lost: AtomicU64,
     keepalive_lag_ns: AtomicU64,
     slow: Counters<{ SlowLabel::COUNT }>,
+    turned: Counters<{ TurnedLabel::COUNT }>,
+    level: AtomicU64,
+    memory_used_bytes: AtomicU64,
+    memory_max_bytes: AtomicU64,
     event_readers: AtomicU64,
     event_readers_dropped: AtomicU64,
     node_lease: [Counters<{ NodeLeaseLabel::COUNT }>; HomeLabel::COUNT],
@@ -202,6 +209,31 @@ impl Metrics {
         }
         gauges.event_readers.store(events.readers() as u64, Ordering::Relaxed);
         gauges.event_readers_dropped.store(events.readers_dropped(), Ordering::Relaxed);
+    }
+
+    /// Sockets turned away before their CONNECT since the start, in the order of [`TurnedLabel::ALL`].
+    pub fn set_turned(&self, turned: &[u64; TurnedLabel::COUNT]) {
+        for (cell, count) in self.gauges.turned.iter().zip(turned) {
+            cell.store(*count, Ordering::Relaxed);
+        }
+    }
+
+    /// How loaded the node is.
+    pub fn set_level(&self, level: Level) {
+        self.gauges.level.store(level as u64, Ordering::Relaxed);
+    }
+
+    /// How late a worker was at most since the sample before; one that does not exist is ignored.
+    pub fn set_worker_lag(&self, worker: usize, lag_ns: u64) {
+        if let Some(shard) = self.shards[..self.shards.len() - 1].get(worker) {
+            shard.lag_ns.store(lag_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Memory that the process has for itself, and what it may have; 0: not known.
+    pub fn set_memory(&self, used_bytes: u64, max_bytes: u64) {
+        self.gauges.memory_used_bytes.store(used_bytes, Ordering::Relaxed);
+        self.gauges.memory_max_bytes.store(max_bytes, Ordering::Relaxed);
     }
 
     /// Messages dropped since the start, by reason, over all workers.
@@ -332,6 +364,11 @@ impl<W: Writer> Recorder<W> {
     #[inline]
     pub fn dropped(&self, reason: DropReason, count: u64) {
         W::add(&self.shard().dropped[reason as usize], count);
+    }
+
+    /// A connection is not read for a while.
+    pub fn pause(&self, reason: PauseReason) {
+        W::add(&self.shard().paused[reason as usize], 1);
     }
 
     pub fn connection_opened(&self, protocol: ProtocolLabel) {

@@ -12,6 +12,7 @@ mod boot;
 mod denials;
 mod etcd;
 mod listeners;
+mod load;
 mod monitor;
 mod operator;
 mod process;
@@ -55,6 +56,7 @@ use crate::cluster::{LinkError, Links, Member, NoPeers, PeerCalls, farewell};
 use crate::config::Config;
 use crate::forward::{Forwarding, StoredRoutes};
 use crate::metrics::Metrics;
+use crate::overload::Load;
 use crate::owners::Owners;
 use crate::route::Router;
 use crate::shared::{EndedNews, ForgetLifetimes, Shared};
@@ -69,6 +71,7 @@ use crate::usecase::rebind::Rebinder;
 use crate::usecase::reclaim::{Reclaimer, Retention};
 use crate::usecase::retire::Retirer;
 use crate::usecase::will::WillExecutor;
+use crate::users::{UserLimits, Users};
 use crate::worker::{self, Worker, Workers};
 
 /// Why a node does not start, or ends.
@@ -233,6 +236,8 @@ impl Node {
             slow: Arc::new(SlowLog::new(config.log.slow_ms)),
             workers,
             options: Arc::new(worker::Options::from(config)),
+            load: Arc::new(Load::new(config.node.workers(), config.limits.memory_max_bytes)),
+            users: Users::new(UserLimits::from(&config.limits)),
             disconnects,
             connects: ConnectQueue::default(),
             wills: std::sync::OnceLock::new(),
@@ -241,6 +246,7 @@ impl Node {
             lease_ms: config.owner.lease_ms,
             reclaimer: std::sync::OnceLock::new(),
             references: std::sync::OnceLock::new(),
+            door: std::sync::OnceLock::new(),
         });
         let member = Arc::new(Member::new(&shared, links, &config.node.data_dir));
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
@@ -268,9 +274,11 @@ impl Node {
     }
 
     fn start_workers(shared: &Arc<Shared>, config: &Config) -> Result<Gateway<Worker>, StartError> {
-        let shared = shared.clone();
-        let workers = u16::try_from(config.node.workers()).unwrap_or(u16::MAX);
-        Gateway::start(workers, move |context| Worker::new(shared.clone(), &context))
+        let (service, workers) = (shared.clone(), u16::try_from(config.node.workers()).unwrap_or(u16::MAX));
+        let gateway = Gateway::start(workers, move |context| Worker::new(service.clone(), &context))?;
+        // Set once: a node has one gateway.
+        let _ = shared.door.set(gateway.door().clone());
+        Ok(gateway)
     }
 
     /// Lets clients and operators in.
@@ -342,6 +350,7 @@ impl Node {
             tokio::spawn(deadlines.clone().watch_forever()),
             tokio::spawn(telemetry::sample_forever(shared.clone(), deadlines.clone())),
             tokio::spawn(telemetry::log_latency_forever(shared.clone())),
+            tokio::spawn(load::watch_forever(shared.clone())),
         ];
         for group in (0..shared.store.groups()).map(storage::GroupId) {
             tasks.push(tokio::spawn(deadlines.clone().run_forever(group)));

@@ -5,11 +5,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use gateway::codec::ReasonCode;
+use gateway::listener::Door;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use session::id::{Key, Owner};
 use session::lease::LeaseStat;
-use session::lifecycle::{EndReason, Group, GroupStat, SessionRow, SessionState, WillKey, WillStage};
+use session::lifecycle::{
+    EndReason, Group, GroupStat, SessionRow, SessionState, UserStat, WillKey, WillStage,
+};
 use session::queue::SpaceStat;
 use session::time::Tick;
 use storage::lease::HoldStat;
@@ -25,6 +28,7 @@ use crate::config::LeaseHome;
 use crate::events::{Event, EventKind, Feed};
 use crate::forward::{FollowFuture, Forwarding, StoredRoutes};
 use crate::metrics::{ControlRecorder, Metrics, SlowLabel, TakeoverOutcome};
+use crate::overload::Load;
 use crate::owners::Owners;
 use crate::route::{Router, Subscriber};
 use crate::slow::SlowLog;
@@ -39,6 +43,7 @@ use crate::usecase::quota::FullInboxes;
 use crate::usecase::reclaim::Reclaimer;
 use crate::usecase::will::{EarlierWills, WillExecutor};
 use crate::usecase::{ConnectError, ConnectInput, Connected, EndInput};
+use crate::users::Users;
 use crate::worker::{self, Workers};
 
 /// Lifetimes whose subscriptions are taken over under one version of the routing index.
@@ -70,6 +75,10 @@ pub struct Shared {
     pub workers: Arc<Workers>,
     /// What the configuration says about sessions.
     pub options: Arc<worker::Options>,
+    /// How loaded this node is.
+    pub load: Arc<Load>,
+    /// What each user has here.
+    pub users: Arc<Users>,
     pub disconnects: Arc<Disconnects>,
     pub connects: ConnectQueue,
     /// The executor of Wills; it publishes through this node, so it comes last and is not kept alive from here.
@@ -81,6 +90,8 @@ pub struct Shared {
     pub lease_ms: u64,
     /// Where the clients of a listener may go, once this node stops and another one said it.
     pub references: OnceLock<HashMap<Arc<str>, Arc<str>>>,
+    /// What the listeners have in common, once there are any.
+    pub door: OnceLock<Arc<Door>>,
     /// Reclamation; it hands messages on through this node, so it comes last and is not kept alive from here.
     pub reclaimer: OnceLock<Weak<Reclaimer>>,
 }
@@ -251,6 +262,20 @@ impl Shared {
     #[must_use]
     pub fn stored(&self) -> GroupStat {
         (0..self.store.groups()).map(|group| self.store.read(GroupId(group), Group::stat)).sum()
+    }
+
+    /// What a user has in the store, over all groups, as far as this node has applied.
+    #[must_use]
+    pub fn stored_of(&self, user: Option<&Arc<str>>) -> UserStat {
+        (0..self.store.groups()).map(|group| self.store.read(GroupId(group), |rows| rows.user(user))).sum()
+    }
+
+    /// Whether a client has a session of this user that did not end.
+    #[must_use]
+    pub fn has_session(&self, key: &Key, user: Option<&Arc<str>>) -> bool {
+        let is_its =
+            |row: &SessionRow| row.uid.as_ref() == user && !matches!(row.state, SessionState::Ended { .. });
+        self.store.read(self.store.group_of(key), |rows| rows.session(key).is_some_and(is_its))
     }
 
     /// Totals of the queue layer over all groups.

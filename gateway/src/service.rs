@@ -170,7 +170,7 @@ pub trait Service: Sized + 'static {
     /// Mail of other threads, everything that waited; leaves `batch` empty.
     fn mail(self: &Rc<Self>, batch: &mut Vec<Self::Mail>);
 
-    /// Called about four times a second.
+    /// Called every [`crate::driver::TICK_PERIOD_MS`]; later when the worker is late.
     fn tick(self: &Rc<Self>) {}
 
     /// Whether nothing that was taken from clients is still under way. A worker that stops waits for it, within its time, once its
@@ -222,6 +222,11 @@ pub trait Service: Sized + 'static {
     /// Whether the driver may read more from the socket now (scopes and windows have room). When false, the
     /// service wakes the link when that changes.
     fn may_read(&self, session: &Self::Session) -> bool;
+
+    /// Whether the packets of this batch that are not handled yet wait until [`Service::may_read`] is true again: asked after each one.
+    fn holds_back(&self, _session: &Self::Session) -> bool {
+        false
+    }
 
     /// A read batch begins: admits one scope. Err: fenced, the driver closes without answering.
     fn turn_begin(&self, session: &mut Self::Session) -> Result<(), Disconnecting>;

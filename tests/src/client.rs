@@ -176,6 +176,17 @@ impl Client {
         Ok(Self { stream, v5, buffer: Vec::new(), next_id: 0 })
     }
 
+    /// Over a socket that is connected.
+    ///
+    /// # Panics
+    /// When the system refuses a setting.
+    #[must_use]
+    pub fn over(stream: TcpStream, v5: bool) -> Self {
+        stream.set_nodelay(true).expect("a socket");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+        Self { stream, v5, buffer: Vec::new(), next_id: 0 }
+    }
+
     /// Sends CONNECT and returns the client with the CONNACK.
     ///
     /// # Panics

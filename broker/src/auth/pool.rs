@@ -2,9 +2,10 @@
 //! in turn, so that a flood from one address holds up nobody else.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use gateway::listener::network;
 use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
@@ -120,14 +121,6 @@ impl Waiting {
             self.turns.push_back(source);
         }
         Some(job)
-    }
-}
-
-/// Who has one IPv6 address has its whole /64.
-fn network(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
     }
 }
 

@@ -101,6 +101,12 @@ pub struct Listener {
     pub advertise: Option<HostPort>,
     pub namespace: Arc<str>,
     pub max_connections: u32,
+    pub connections_per_address_max: u32,
+    /// Sockets taken a second; 0: any number.
+    pub connect_rate_max: u32,
+    /// Messages and bytes a second that one connection may publish; 0: any number.
+    pub publish_rate_max: u32,
+    pub publish_bytes_rate_max: u64,
     /// Expect a PROXY protocol v2 header before anything else; connections without one are closed.
     pub proxy_protocol: bool,
     /// A certificate that the proxy says it verified logs its common name in, as one that this node verified does.
@@ -122,6 +128,10 @@ impl Default for Listener {
             advertise: None,
             namespace: "main".into(),
             max_connections: 100_000,
+            connections_per_address_max: 0,
+            connect_rate_max: 0,
+            publish_rate_max: 0,
+            publish_bytes_rate_max: 0,
             proxy_protocol: false,
             proxy_certificate_user: false,
             tls_cert: None,
@@ -164,6 +174,8 @@ pub struct Session {
     pub share_grace_ms: u64,
     pub outbox_bytes_max: usize,
     pub inflight_max: u16,
+    /// Longest Will Delay Interval granted, seconds; `u32::MAX`: whatever the client asks.
+    pub will_delay_max_s: u32,
     /// Longest keep alive, seconds; 0: no cap. Above 0 it is also what a client that asked for none gets.
     pub keep_alive_max_s: u16,
 }
@@ -427,6 +439,35 @@ pub struct Limits {
     pub retained_messages_max: u64,
     /// Bytes of one retained message's payload.
     pub retained_bytes_max: usize,
+    /// Of each user; 0: any number.
+    pub user_connections_max: u32,
+    pub user_sessions_max: u64,
+    pub user_subscriptions_max: u64,
+    pub user_publish_rate_max: u32,
+    pub user_publish_bytes_rate_max: u64,
+    pub user_inbox_messages_max: u64,
+    pub user_inbox_bytes_max: u64,
+    /// Memory of the process, against which its load is measured; 0: what its control group or the machine has.
+    pub memory_max_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            subscriptions_max: 10_000,
+            filters_max: 1_000,
+            retained_messages_max: 1_000_000,
+            retained_bytes_max: 1 << 20,
+            user_connections_max: 0,
+            user_sessions_max: 0,
+            user_subscriptions_max: 0,
+            user_publish_rate_max: 0,
+            user_publish_bytes_rate_max: 0,
+            user_inbox_messages_max: 0,
+            user_inbox_bytes_max: 0,
+            memory_max_bytes: 0,
+        }
+    }
 }
 
 /// Where a port that a node need not have listens: the admin API, peers. `None` is written "off".
@@ -486,6 +527,7 @@ impl Default for Config {
                 share_grace_ms: 2_000,
                 outbox_bytes_max: 1 << 20,
                 inflight_max: 100,
+                will_delay_max_s: u32::MAX,
                 keep_alive_max_s: 0,
             },
             owner: Owner {
@@ -507,12 +549,7 @@ impl Default for Config {
             queue: Queue::default(),
             auth: Auth::default(),
             acl: Acl { file: None, http_url: None, subscribe: SubscribeRule::Cover },
-            limits: Limits {
-                subscriptions_max: 10_000,
-                filters_max: 1_000,
-                retained_messages_max: 1_000_000,
-                retained_bytes_max: 1 << 20,
-            },
+            limits: Limits::default(),
             admin: Admin {
                 address: AdminAddress(Some((Ipv4Addr::LOCALHOST, 9883).into())),
                 token_file: None,

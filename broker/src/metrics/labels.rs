@@ -4,7 +4,7 @@
 macro_rules! labels {
     ($($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)? })+) => {$(
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $($(#[$variant_meta])* $variant),+ }
 
         impl $name {
@@ -61,6 +61,10 @@ labels! {
         OutboxFull = "outbox_full",
         /// The inbox of a durable session holds as many messages or bytes as it may.
         InboxQuota = "inbox_quota",
+        /// The inboxes of a user hold together as many messages or bytes as they may.
+        UserQuota = "user_quota",
+        /// QoS 0 for a slow subscriber while the node is overloaded.
+        Overload = "overload",
         Expired = "expired",
         /// Larger than the client's Maximum Packet Size.
         TooLarge = "too_large",
@@ -82,10 +86,37 @@ labels! {
         TooDeep = "too_deep",
     }
 
+    /// How loaded the node is.
+    Level { Normal = "normal", Busy = "busy", Overloaded = "overloaded", Critical = "critical" }
+
+    /// Why a connection that publishes was not read for a while.
+    PauseReason {
+        /// It used up the publish rate of its listener.
+        ConnectionRate = "connection_rate",
+        /// Its user used up `limits.user_publish_rate_max` or `_bytes_rate_max`.
+        UserRate = "user_rate",
+        /// The node is overloaded, and it brought much at once.
+        Overload = "overload",
+    }
+
+    /// Why a socket was closed before its CONNECT.
+    TurnedLabel {
+        /// `listener.*.max_connections`.
+        Full = "full",
+        /// The process may not open more.
+        Descriptors = "descriptors",
+        /// `listener.*.connections_per_address_max`.
+        Address = "address",
+        /// It waited too long for its turn, or too many waited (`listener.*.connect_rate_max`, or the node is short of time).
+        Rate = "rate",
+        /// No complete CONNECT within `listener.*.connect_timeout_ms`.
+        Silent = "silent",
+    }
+
     /// How a CONNECT was answered.
     ConnectOutcome {
         New = "new", Resumed = "resumed", BadCredentials = "bad_credentials", NotAuthorized = "not_authorized",
-        Binding = "binding", Denied = "denied", Invalid = "invalid", Limit = "limit", Unproved = "unproved", Unavailable = "unavailable",
+        Binding = "binding", Denied = "denied", Invalid = "invalid", Limit = "limit", UserQuota = "user_quota", Overload = "overload", Unproved = "unproved", Unavailable = "unavailable",
         Deadline = "deadline", Stopped = "stopped", Conflict = "conflict",
     }
 
@@ -150,6 +181,24 @@ labels! {
     SessionLabel { Active = "active", Offline = "offline", Ended = "ended" }
 
     RaftState { Leader = "leader", Follower = "follower", Candidate = "candidate", Learner = "learner", Down = "down" }
+}
+
+impl Default for Level {
+    fn default() -> Self {
+        Self::Normal
+    }
+}
+
+impl Level {
+    /// The next lower one.
+    #[must_use]
+    pub const fn below(self) -> Self {
+        match self {
+            Self::Normal | Self::Busy => Self::Normal,
+            Self::Overloaded => Self::Busy,
+            Self::Critical => Self::Overloaded,
+        }
+    }
 }
 
 impl From<session::message::QoS> for QosLabel {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::labels::Label;
 use super::{
     AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
-    HomeLabel, IsolationOutcome, LeaseLabel, Metrics, NodeLeaseLabel, OwnerState, PacketLabel, ProtocolLabel,
-    QosLabel, RaftState, SessionLabel, Shard, SlowLabel, StageLabel, StandingLabel, SweepEvent,
-    TakeoverOutcome, WillEvent, WillState,
+    HomeLabel, IsolationOutcome, LeaseLabel, Level, Metrics, NodeLeaseLabel, OwnerState, PacketLabel,
+    PauseReason, ProtocolLabel, QosLabel, RaftState, SessionLabel, Shard, SlowLabel, StageLabel,
+    StandingLabel, SweepEvent, TakeoverOutcome, TurnedLabel, WillEvent, WillState,
 };
 
 const BYTES_EXPECTED: usize = 32 << 10;
@@ -56,9 +56,21 @@ impl Page<'_> {
             "reason",
             |shard, i| &shard.dropped[i],
         );
+        self.counter::<PauseReason>(
+            "exactmq_publishers_paused_total",
+            "Times that a connection was not read because of what it publishes.",
+            "reason",
+            |shard, i| &shard.paused[i],
+        );
     }
 
     fn connections(&mut self) {
+        let name = "exactmq_sockets_turned_away_total";
+        self.head(name, "Sockets closed before their CONNECT.", "counter");
+        for (cell, word) in self.metrics.gauges.turned.iter().zip(TurnedLabel::words()) {
+            let value = cell.load(Ordering::Relaxed);
+            self.line(format_args!("{name}{{reason=\"{word}\"}} {value}"));
+        }
         self.head("exactmq_connections", "Open connections.", "gauge");
         for (index, word) in ProtocolLabel::words().enumerate() {
             // A close on another shard may be summed before its open.
@@ -239,6 +251,26 @@ impl Page<'_> {
             let depth = shard.mailbox_depth.load(Ordering::Relaxed);
             self.line(format_args!("exactmq_worker_mailbox_depth{{worker=\"{index}\"}} {depth}"));
         }
+        self.head("exactmq_worker_lag_seconds", "How late a worker was lately, at most.", "gauge");
+        for (index, shard) in workers.iter().enumerate() {
+            let seconds = Seconds(shard.lag_ns.load(Ordering::Relaxed));
+            self.line(format_args!("exactmq_worker_lag_seconds{{worker=\"{index}\"}} {seconds}"));
+        }
+        let gauges = &self.metrics.gauges;
+        self.head("exactmq_overload_level", "1 for how loaded the node is.", "gauge");
+        let level = gauges.level.load(Ordering::Relaxed);
+        for (at, word) in Level::words().enumerate() {
+            let value = u64::from(at as u64 == level);
+            self.line(format_args!("exactmq_overload_level{{level=\"{word}\"}} {value}"));
+        }
+        self.single_gauges(&[
+            (
+                "exactmq_memory_used_bytes",
+                "Memory that the process has for itself, without pages of files.",
+                &gauges.memory_used_bytes,
+            ),
+            ("exactmq_memory_max_bytes", "Memory that it may have.", &gauges.memory_max_bytes),
+        ]);
     }
 
     fn watch(&mut self) {

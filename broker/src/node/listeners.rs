@@ -45,6 +45,9 @@ pub(super) fn listener_config(
         address: listener.address,
         limits,
         connections_max: usize::try_from(listener.max_connections).unwrap_or(usize::MAX),
+        connections_per_address_max: usize::try_from(listener.connections_per_address_max)
+            .unwrap_or(usize::MAX),
+        connect_rate_max: listener.connect_rate_max,
         descriptors_max: process::socket_descriptors_max(),
         tls: if listener.protocol.is_secure() { Some(tls(name, listener)?) } else { None },
         websocket: listener.protocol.is_websocket(),

@@ -23,7 +23,7 @@ use crate::cluster::Member;
 use crate::cluster::member::REMOVED;
 use crate::config::LeaseHome;
 use crate::events::Feed;
-use crate::metrics::{ControlRecorder, EndOutcome};
+use crate::metrics::{ControlRecorder, EndOutcome, Level};
 use crate::shared::Shared;
 use crate::slow::SlowLog;
 use crate::usecase::hold::LeaseState;
@@ -170,9 +170,10 @@ impl AdminPort for Operator {
     }
 
     fn checks(&self) -> PortFuture<'_, Vec<Check>> {
-        Box::pin(
-            async move { vec![self.check_store().await, self.check_lease(), self.check_cluster().await] },
-        )
+        Box::pin(async move {
+            let cluster = self.check_cluster().await;
+            vec![self.check_store().await, self.check_lease(), cluster, self.check_load()]
+        })
     }
 }
 
@@ -379,6 +380,17 @@ impl Operator {
             Err(format!("no client is served, because a lease ran out: {}", self.lease_trouble()))
         };
         Check { name: "lease", result }
+    }
+
+    /// Who looks for a node to connect to is sent elsewhere; those that are connected are served.
+    fn check_load(&self) -> Check {
+        let level = self.shared.load.level();
+        let result = if level < Level::Overloaded {
+            Ok(())
+        } else {
+            Err(format!("new connections are refused: the node is {}", level.word()))
+        };
+        Check { name: "load", result }
     }
 }
 

@@ -206,6 +206,7 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) -> Result<
         failed.push(error.to_string());
     }
     node.shared().slow.set(merged.log.slow_ms);
+    node.shared().load.set_memory_max_bytes(merged.limits.memory_max_bytes);
     let mut changed = difference.changed;
     changed.extend(files.into_iter().map(|key| format!("the content of {key}")));
     // Under the louder of the two levels: a lower one must not hide what it came with.

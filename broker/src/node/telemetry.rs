@@ -39,6 +39,9 @@ pub(super) async fn sample_forever(shared: Arc<Shared>, deadlines: Arc<Deadlines
         metrics.set_fsyncs(&shared.store.fsync_times());
         metrics.set_subscriptions(shared.router.len() as u64);
         metrics.set_watch(&shared.slow, &shared.events);
+        if let Some(door) = shared.door.get() {
+            metrics.set_turned(&door.turned());
+        }
         let groups = shared.store.status();
         seen.tell(&shared, &groups);
         for status in groups {

@@ -58,6 +58,8 @@ struct Writer {
     directory: HashMap<(GroupId, u64), Arc<Subscriber>>,
     remote: RemoteWriter,
     announced: Arc<Announced>,
+    /// Subscriptions of each user.
+    by_user: HashMap<Option<Arc<str>>, u64>,
 }
 
 /// Where a message goes, as found on one version of the index.
@@ -139,6 +141,7 @@ impl Router {
                 directory: HashMap::new(),
                 remote: RemoteWriter::default(),
                 announced: Arc::clone(&announced),
+                by_user: HashMap::new(),
             }),
             ids: AtomicU64::new(1),
             announced,
@@ -337,6 +340,12 @@ impl Router {
         self.current.load().tree.len()
     }
 
+    /// Subscriptions of a user (`None`: of everybody who is anonymous): of durable sessions, and of connections of this node.
+    #[must_use]
+    pub fn len_of(&self, user: Option<&Arc<str>>) -> u64 {
+        self.writer.lock().by_user.get(&user.cloned()).copied().unwrap_or(0)
+    }
+
     /// Whether nobody subscribes to anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -459,6 +468,7 @@ impl Router {
             Ok(_) => false,
             Err(at) => {
                 filters.insert(at, filter.clone());
+                *writer.by_user.entry(subscriber.user.clone()).or_insert(0) += 1;
                 if subscriber.announces(filter) {
                     self.announced.hold(&filter.full);
                 }
@@ -525,6 +535,12 @@ impl Writer {
     }
 
     fn take_out(&mut self, subscriber: &Arc<Subscriber>, filter: &TopicFilter) {
+        if let Some(count) = self.by_user.get_mut(&subscriber.user) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_user.remove(&subscriber.user);
+            }
+        }
         if subscriber.announces(filter) {
             self.announced.release(&filter.full);
         }

@@ -17,12 +17,15 @@ use super::access::Access;
 use super::commit::Committed;
 use super::inbox::Inbox;
 use super::mail::InboxPage;
+use super::pace::Pace;
 use super::publishes::Publishes;
+use super::relief::Brought;
 use super::retained::{Feed, RetainedPage};
 use super::subscribe::Changing;
 use crate::metrics::ProtocolLabel;
 use crate::route::Subscriber;
 use crate::usecase::disconnect::OwnerGuard;
+use crate::users::Seat;
 
 /// Something for a session that came in from outside its own turns.
 #[derive(Debug)]
@@ -57,6 +60,12 @@ pub struct Session {
     /// QoS 1 messages of shared subscriptions in flight to a session without inbox, by packet id.
     pub(super) shared: BTreeMap<u16, MessageDelivery>,
     pub(super) durable: Option<Box<Durable>>,
+    /// How fast it may publish; `None`: any way it likes.
+    pub(super) pace: Option<Box<Pace>>,
+    /// What it published in this turn.
+    pub(super) brought: Brought,
+    /// Its place among the connections of its user, where users are limited.
+    pub(super) seat: Option<Seat>,
     /// Retained messages that are being sent.
     pub(super) feed: Option<Box<Feed>>,
     /// A SUBACK granted it a subscription.

@@ -195,6 +195,7 @@ impl Worker {
                 )
             {
                 let took_ns = self.now.get().0.saturating_sub(proposed.0);
+                self.pulse().committed(took_ns);
                 recorder.commit(took_ns);
                 self.look_slow(group, &op, took_ns);
                 match op {

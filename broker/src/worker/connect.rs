@@ -19,17 +19,24 @@ use super::Worker;
 use super::access::Access;
 use super::client::{Durable, Event, Post, Scopes, Session};
 use super::inbox::Inbox;
+use super::options::Entrance;
+use super::pace::Pace;
 use super::publishes::Publishes;
+use super::relief::Brought;
 use crate::auth::{Credentials, Denied, Principal, Proof};
 use crate::events::{Event as Told, EventKind};
-use crate::metrics::{ConnectOutcome, ProtocolLabel};
+use crate::metrics::{ConnectOutcome, Level, ProtocolLabel};
 use crate::usecase::{ConnectError, ConnectInput, Connected};
+use crate::users::{Full, Joining, Seat};
 
 /// Why a CONNECT is refused, for the client and for the metrics.
 type Rejection = (Refused, ConnectOutcome);
 
 /// Prefix of assigned client ids ([MQTT-3.1.3-6]).
 const ASSIGNED_PREFIX: &str = "exactmq-";
+
+/// What a client is told that comes while the node protects those that it has.
+const OVERLOADED: &str = "the node is overloaded; try again later, or another node";
 
 /// What came of the client's name.
 struct ClientId {
@@ -70,7 +77,7 @@ impl Worker {
                 let packet = request.packet();
                 let named = check_identity(packet.client_id, limits::CLIENT_ID_BYTES_MAX).is_ok();
                 Told {
-                    namespace: Some(self.options.listener(&request.peer.listener).0),
+                    namespace: Some(self.options.listener(&request.peer.listener).namespace),
                     client_id: named.then(|| packet.client_id.into()),
                     ..Told::new(EventKind::Refused).node(self.shared.boot.node_id).detail(outcome.word())
                 }
@@ -86,8 +93,11 @@ impl Worker {
     ) -> Result<Accepted<Session>, Rejection> {
         let packet = request.packet();
         let deadline = request.received_at.plus_ms(self.options.connect_timeout_ms);
+        if self.shared.load.level() >= Level::Overloaded {
+            return Err((refusal(ReasonCode::ServerBusy, OVERLOADED), ConnectOutcome::Overload));
+        }
         let name = client_id(&packet)?;
-        let (namespace, protocol) = self.options.listener(&request.peer.listener);
+        let Entrance { namespace, protocol, rates } = self.options.listener(&request.peer.listener);
         let key = Key { namespace, client_id: Arc::clone(&name.client_id) };
         let authenticated = self.authenticate_client(request, &packet, &key);
         let left = self.shared.clock.until(deadline);
@@ -106,6 +116,7 @@ impl Worker {
             return Err(refused(ConnectError::Denied));
         }
         let will = self.will(&packet, &key, &mut access)?;
+        let seat = self.seat(user.as_ref(), &key)?;
         let expiry_sec = packet.session_expiry_sec.min(self.options.expiry_max_sec);
         let input = ConnectInput {
             key,
@@ -119,13 +130,16 @@ impl Worker {
         // Users and rules may have changed while the previous owner was isolated: the client must be permitted under the new ones.
         let epoch = access.epoch();
         let permitted = || self.shared.auth.epoch() == epoch || self.is_permitted(&input, &principal);
+        let joining = self.join(seat.as_ref(), input.uid.as_ref())?;
         let connected = self.shared.connect(&input, &permitted).await.map_err(refused)?;
+        drop(joining);
         let keep_alive_sec = self.keep_alive(packet.keep_alive_sec);
         let session_present = connected.session_present;
         if let Some(recorder) = &self.recorder {
             recorder.connection_opened(protocol);
         }
-        let session = Session { protocol, ..self.session(link, &packet, connected, access) };
+        let pace = Pace::new(rates, seat.as_ref().map(Seat::used));
+        let session = Session { protocol, pace, seat, ..self.session(link, &packet, connected, access) };
         Ok(Accepted {
             session,
             session_present,
@@ -205,6 +219,24 @@ impl Worker {
         ruled.await.map_err(denial)
     }
 
+    /// A place among the connections of the user.
+    fn seat(&self, user: Option<&Arc<str>>, key: &Key) -> Result<Option<Seat>, Rejection> {
+        let now = self.shared.clock.tick();
+        self.shared.users.enter(user, key, now).map_err(|Full| over_quota("limits.user_connections_max"))
+    }
+
+    /// A place among the sessions of the user, for a client that has none yet.
+    fn join<'a>(
+        &self,
+        seat: Option<&'a Seat>,
+        user: Option<&Arc<str>>,
+    ) -> Result<Option<Joining<'a>>, Rejection> {
+        let Some(seat) = seat else { return Ok(None) };
+        let stored = || self.shared.stored_of(user).sessions;
+        let has = |key: &Key| self.shared.has_session(key, user);
+        seat.join(stored, has).map_err(|Full| over_quota("limits.user_sessions_max"))
+    }
+
     /// The state of an accepted session on this worker.
     fn session(
         &self,
@@ -242,6 +274,9 @@ impl Worker {
             publishes: Publishes::default(),
             shared: BTreeMap::new(),
             durable,
+            pace: None,
+            brought: Brought::default(),
+            seat: None,
             feed: None,
             is_subscribed: false,
             changing: None,
@@ -292,7 +327,9 @@ impl Worker {
                 ConnectOutcome::NotAuthorized,
             ));
         }
-        Ok(Some(template(will)))
+        let mut template = template(will);
+        template.delay_sec = template.delay_sec.min(self.options.will_delay_max_sec);
+        Ok(Some(template))
     }
 }
 
@@ -338,6 +375,12 @@ fn denial(denied: Denied) -> Rejection {
         Denied::Unavailable => ConnectOutcome::Unavailable,
     };
     (refusal(denied.reason(), &denied.to_string()), outcome)
+}
+
+/// A user has as much as it may. MQTT 3.1.1 has no such return code: its client is told 3, try again later.
+fn over_quota(key: &str) -> Rejection {
+    let text = format!("the user has as many as {key} allows");
+    (refusal(ReasonCode::QuotaExceeded, &text), ConnectOutcome::UserQuota)
 }
 
 /// What a client may not ask for.

@@ -287,7 +287,11 @@ impl Drop for Fanout<'_> {
             }
         }
         if self.refused > 0 {
-            stats.dropped(DropReason::OutboxFull, self.refused);
+            let reason = match self.parts.qos {
+                QoS::AtMostOnce if self.worker.is_relieved() => DropReason::Overload,
+                _ => DropReason::OutboxFull,
+            };
+            stats.dropped(reason, self.refused);
         }
         if let Some(encoded) = self.encoded.pop() {
             let buffer = encoded.template.into_buffer();

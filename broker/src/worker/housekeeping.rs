@@ -23,6 +23,7 @@ impl Worker {
         }
         self.recheck_users();
         self.wake_expired();
+        self.wake_paced();
         let stored = self.shared.stored();
         if self.id == 0 {
             self.publish_sys(&stored);
@@ -89,6 +90,7 @@ impl Worker {
             publish_dropped: counted.dropped.iter().sum(),
             publish_bytes_received: counted.received_bytes,
             publish_bytes_sent: counted.sent_bytes,
+            level: self.level.get(),
         }
     }
 }

@@ -17,8 +17,10 @@ mod housekeeping;
 mod inbox;
 mod mail;
 mod options;
+mod pace;
 mod publish;
 mod publishes;
+mod relief;
 mod retained;
 mod service;
 mod share;
@@ -40,13 +42,14 @@ use session::time::{Millis, Tick};
 use slab::Slab;
 use storage::GroupId;
 
-use crate::metrics::WorkerRecorder;
+use crate::metrics::{Level, WorkerRecorder};
 use crate::route::{Plan, PlanCache, Readers, SnapshotCache};
 use crate::shared::Shared;
 
 pub use client::{Event, Session};
 pub use mail::{Arrival, Mail, Parcel, Taken, Unserved, Workers};
-pub use options::Options;
+pub use options::{Entrance, Options};
+pub use pace::{Budget, Rates};
 pub use stats::{StatsView, WorkerStats};
 pub use sys::{SysTopics, Totals};
 pub use system::SystemPublisher;
@@ -82,10 +85,14 @@ pub struct Worker {
     reported_traffic: Cell<Traffic>,
     /// When what connections proved themselves with is over.
     expiries: RefCell<BTreeSet<(Millis, LinkId)>>,
+    /// Connections that are not read now because of their pace, and when that is over.
+    paced: RefCell<BTreeSet<(Tick, LinkId)>>,
     /// Epoch of the users and rules that the connections were last told of.
     users_checked: Cell<u64>,
     recorder: Option<WorkerRecorder>,
     publisher: SystemPublisher,
+    /// How loaded the node is, as of the last tick.
+    level: Cell<Level>,
     /// When the `$SYS` topics are due, on the worker that publishes them.
     sys_due: Cell<Tick>,
     /// Time of the turn: read once, used for everything in it.
@@ -129,9 +136,11 @@ impl Worker {
             reported: Cell::default(),
             reported_traffic: Cell::default(),
             expiries: RefCell::default(),
+            paced: RefCell::default(),
             users_checked: Cell::new(shared.auth.epoch()),
             recorder: shared.metrics.worker(usize::from(id)),
             publisher: SystemPublisher::new(Arc::clone(&shared)),
+            level: Cell::default(),
             sys_due: Cell::new(Tick(0)),
             now: Cell::new(shared.clock.tick()),
             now_ms: Cell::new(shared.clock.millis()),

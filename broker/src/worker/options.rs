@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::pace::Rates;
 use crate::config::Config;
 use crate::metrics::ProtocolLabel;
 
@@ -18,6 +19,8 @@ pub struct Options {
     pub operations_max: u32,
     /// Longest Session Expiry Interval granted, seconds; `u32::MAX`: no cap.
     pub expiry_max_sec: u32,
+    /// Longest Will Delay Interval granted, seconds.
+    pub will_delay_max_sec: u32,
     /// Longest keep alive, seconds; 0: no cap.
     pub keep_alive_max_sec: u16,
     /// Subscriptions of one session.
@@ -32,14 +35,25 @@ pub struct Options {
     pub connect_timeout_ms: u64,
     /// Seconds between publications of `$SYS` topics; 0: none.
     pub sys_interval_sec: u32,
-    /// Namespace and protocol of each listener, by its name.
-    pub listeners: HashMap<Arc<str>, (Arc<str>, ProtocolLabel)>,
+    /// Each listener, by its name.
+    pub listeners: HashMap<Arc<str>, Entrance>,
+}
+
+/// A listener as its sessions see it.
+#[derive(Debug, Clone)]
+pub struct Entrance {
+    pub namespace: Arc<str>,
+    pub protocol: ProtocolLabel,
+    /// What one connection may publish.
+    pub rates: Rates,
 }
 
 impl Options {
-    /// Namespace of the sessions that come in through `listener`, and what it speaks.
-    pub(super) fn listener(&self, listener: &str) -> (Arc<str>, ProtocolLabel) {
-        self.listeners.get(listener).map_or_else(|| ("main".into(), ProtocolLabel::Tcp), Clone::clone)
+    /// How sessions come in through `listener`.
+    pub(super) fn listener(&self, listener: &str) -> Entrance {
+        let unknown =
+            || Entrance { namespace: "main".into(), protocol: ProtocolLabel::Tcp, rates: Rates::default() };
+        self.listeners.get(listener).map_or_else(unknown, Clone::clone)
     }
 }
 
@@ -50,6 +64,7 @@ impl From<&Config> for Options {
             inflight_max: config.session.inflight_max,
             operations_max: config.owner.operations,
             expiry_max_sec: config.session.expiry_max_s,
+            will_delay_max_sec: config.session.will_delay_max_s,
             keep_alive_max_sec: config.session.keep_alive_max_s,
             subscriptions_max: config.limits.subscriptions_max,
             filters_max: config.limits.filters_max,
@@ -61,8 +76,15 @@ impl From<&Config> for Options {
                 .listeners
                 .iter()
                 .map(|(name, listener)| {
-                    let (namespace, protocol) = (Arc::clone(&listener.namespace), listener.protocol.into());
-                    (Arc::clone(name), (namespace, protocol))
+                    let entrance = Entrance {
+                        namespace: Arc::clone(&listener.namespace),
+                        protocol: listener.protocol.into(),
+                        rates: Rates {
+                            messages_per_sec: u64::from(listener.publish_rate_max),
+                            bytes_per_sec: listener.publish_bytes_rate_max,
+                        },
+                    };
+                    (Arc::clone(name), entrance)
                 })
                 .collect(),
         }

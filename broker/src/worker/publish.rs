@@ -42,6 +42,9 @@ impl Worker {
         out: &mut Output,
     ) -> Result<(), Disconnecting> {
         self.stats.received(publish.qos, publish.payload.len());
+        if let Some(pace) = &session.pace {
+            pace.spend(self.now.get(), publish.topic.len() + publish.payload.len());
+        }
         let exceeded = |_| Disconnecting { reason: ReasonCode::ReceiveMaximumExceeded, text: None };
         let mut resumed = false;
         match publish.qos {

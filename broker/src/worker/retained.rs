@@ -16,6 +16,7 @@ use super::client::{Event, Session};
 use super::commit::Op;
 use super::inbox::is_expired;
 use super::mail::Mail;
+use crate::users::UserRoom;
 
 /// Retained messages of one session that are appended to its inbox and not committed yet.
 const APPENDS_MAX: u16 = 256;
@@ -234,8 +235,12 @@ impl Worker {
                 let Some(feed) = session.feed.as_mut().filter(|feed| feed.appends < APPENDS_MAX) else {
                     return false;
                 };
+                let mut targets = vec![Target { lifetime, qos, retain: true, identifiers, shared: false }];
+                let mut room = UserRoom::of(&self.shared, message.len());
+                if !self.keep_within(&mut room, group, &mut targets) {
+                    return true;
+                }
                 feed.appends += 1;
-                let targets = vec![Target { lifetime, qos, retain: true, identifiers, shared: false }];
                 let append = Append { message: Message::clone(message), stamp: None, targets };
                 if self.propose(session, group, Command::Feed(Box::new(append)), Op::Fed) {
                     return true;

@@ -19,6 +19,7 @@ use super::client::{Event, Session};
 use super::fanout::Fanout;
 use super::inbox::{cancel, is_expired, remaining_sec};
 use super::mail::{Arrival, Mail, Parcel, token_link};
+use super::relief::Brought;
 use crate::events::{Event as Told, EventKind};
 use crate::metrics::{CloseReason, DropReason};
 use crate::route::{Foreign, Outgoing, PartyId, Shape, Tried, select_foreign, select_local, select_own};
@@ -68,6 +69,7 @@ impl Service for Worker {
 
     fn tick(self: &Rc<Self>) {
         self.read_clock();
+        self.feel_load();
         self.housekeep();
     }
 
@@ -121,6 +123,11 @@ impl Service for Worker {
         session.scopes.open() < self.options.operations_max
             && session.publishes.has_room()
             && session.changing.as_ref().is_none_or(|changing| changing.has_room())
+            && !self.is_paced(session)
+    }
+
+    fn holds_back(&self, session: &Session) -> bool {
+        self.holds_back_paced(session)
     }
 
     fn turn_begin(&self, session: &mut Session) -> Result<(), Disconnecting> {
@@ -132,6 +139,7 @@ impl Service for Worker {
         let scope =
             self.shared.owners.registry().begin(self.now.get(), &session.entry).map_err(|_| FENCED)?;
         session.scopes.enter(scope);
+        session.brought = Brought::default();
         Ok(())
     }
 
@@ -142,7 +150,10 @@ impl Service for Worker {
         out: &mut Output,
     ) -> Result<(), Disconnecting> {
         match packet {
-            Packet::Publish(publish) => return self.publish(session, publish, out),
+            Packet::Publish(publish) => {
+                self.relieve(session, publish);
+                return self.publish(session, publish, out);
+            }
             Packet::Ack(ack) => return self.acknowledgement(session, ack, out),
             Packet::Subscribe(subscribe) => self.subscribe(session, subscribe, out),
             Packet::Unsubscribe(unsubscribe) => return self.unsubscribe(session, unsubscribe, out),
@@ -239,6 +250,7 @@ impl Service for Worker {
         if let Some(until) = session.access.until() {
             self.expiries.borrow_mut().remove(&(until, session.post.link.id()));
         }
+        self.forget_pace(&session);
         self.shared.router.detach(&session.subscriber, session.post.link.id());
         self.detach_inbox(&session);
         if session.durable.is_none() {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use session::lifecycle::{Append, Command, Reply, Stamp};
+use session::lifecycle::{Append, Command, Reply, Stamp, Target};
 use session::message::{Message, QoS};
 use storage::GroupId;
 
@@ -14,9 +14,11 @@ use super::client::Session;
 use super::commit::Op;
 use super::fanout::Fanout;
 use super::mail::Taken;
+use crate::metrics::DropReason;
 use crate::route::{
     Left, Outgoing, PartyId, Router, SharedTarget, select_other_here, share_stamp, stamp_hash,
 };
+use crate::users::UserRoom;
 
 /// A message on its way to a member of a share.
 #[derive(Debug, Clone)]
@@ -72,17 +74,24 @@ impl Worker {
         fanout: &mut Fanout<'_>,
     ) -> u16 {
         let mut waits = 0;
+        let mut room = UserRoom::of(&self.shared, message.len());
         loop {
             fanout.send_parcels(session.subscriber.id());
             for target in fanout.take_nodes() {
                 waits += self.forward(session, number, message, stamp, target);
             }
-            for (group, targets) in fanout.take_durable() {
+            for (group, mut targets) in fanout.take_durable() {
+                if !self.keep_within(&mut room, group, &mut targets) {
+                    continue;
+                }
                 let append = Append { message: Message::clone(message), stamp: stamp.cloned(), targets };
                 let op = Op::Appended { publish: number, shared: None };
                 waits += u16::from(self.propose(session, group, Command::Append(Box::new(append)), op));
             }
             for (target, tried) in fanout.take_shared() {
+                if !self.keep_within(&mut room, target.group, &mut vec![target.target.clone()]) {
+                    continue;
+                }
                 let command = shared_append(message, stamp, &target);
                 let place = Place::Inbox(target.group, target.target.lifetime);
                 let left = Left { filter: target.filter, tried };
@@ -94,6 +103,18 @@ impl Worker {
             let Some(left) = fanout.take_left() else { return waits };
             self.next_member(message, stamp, left, fanout);
         }
+    }
+
+    /// Drops and counts what the users of inboxes have no room for; whether anything is left.
+    pub(super) fn keep_within(
+        &self,
+        room: &mut Option<UserRoom<'_>>,
+        group: GroupId,
+        targets: &mut Vec<Target>,
+    ) -> bool {
+        let Some(room) = room else { return true };
+        self.stats.dropped(DropReason::UserQuota, room.filter(group, targets));
+        !targets.is_empty()
     }
 
     /// The member that a message was given to is not there; the acknowledgement of publish `number` waits for the next one.

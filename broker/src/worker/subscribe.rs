@@ -19,6 +19,7 @@ use super::client::Session;
 use super::commit::Op;
 use super::retained::Wanted;
 use crate::route::Subscriber;
+use crate::users::{Reserved, UserUse};
 
 /// Filters in packets of one session that are not answered; beyond it nothing more is read. What one read brought may come on top.
 const CHANGING_MAX: usize = 4_096;
@@ -125,6 +126,8 @@ pub(super) struct SubscribeTicket {
     reasons: SmallVec<[u8; 8]>,
     granted: Vec<(TopicFilter, SubscriptionOptions)>,
     handling: SmallVec<[RetainHandling; 4]>,
+    /// Places among the subscriptions of the user, until those are counted.
+    reserved: SmallVec<[Reserved; 1]>,
 }
 
 /// An UNSUBSCRIBE that waits to be stored.
@@ -145,11 +148,13 @@ impl Worker {
             reasons: SmallVec::new(),
             granted: Vec::new(),
             handling: SmallVec::new(),
+            reserved: SmallVec::new(),
         };
         for filter in subscribe.filters.iter() {
             match self.judge(session, &filter, ticket.reasons.len()) {
-                Ok(parsed) => {
+                Ok((parsed, reserved)) => {
                     session.change(&parsed, true);
+                    ticket.reserved.extend(reserved);
                     let options = SubscriptionOptions {
                         qos: filter.qos,
                         no_local: filter.no_local,
@@ -316,13 +321,14 @@ impl Worker {
         }));
     }
 
-    /// Whether a filter is granted; `before` are those before it in the packet.
+    /// Whether a filter is granted, with its place among those of the user, where they are limited; `before` are those before it in the
+    /// packet.
     fn judge(
         &self,
         session: &mut Session,
         filter: &SubscribeFilter<'_>,
         before: usize,
-    ) -> Result<TopicFilter, ReasonCode> {
+    ) -> Result<(TopicFilter, Option<Reserved>), ReasonCode> {
         if before >= self.options.filters_max {
             return Err(ReasonCode::QuotaExceeded);
         }
@@ -331,9 +337,27 @@ impl Worker {
         if !session.access.may_subscribe(&self.shared.auth, client_id, parsed.pattern()) {
             return Err(ReasonCode::NotAuthorized);
         }
-        if !session.holds(&parsed) && session.subscription_count() >= self.options.subscriptions_max {
+        if session.holds(&parsed) {
+            return Ok((parsed, None));
+        }
+        if session.durable.is_some() && self.takes_nothing_durable() {
             return Err(ReasonCode::QuotaExceeded);
         }
-        Ok(parsed)
+        if session.subscription_count() >= self.options.subscriptions_max {
+            return Err(ReasonCode::QuotaExceeded);
+        }
+        let reserved = self.reserve_subscription(session)?;
+        Ok((parsed, reserved))
+    }
+
+    /// A place among the subscriptions of the user.
+    fn reserve_subscription(&self, session: &Session) -> Result<Option<Reserved>, ReasonCode> {
+        let Some(seat) = &session.seat else { return Ok(None) };
+        let max = seat.limits().subscriptions_max;
+        if max == 0 {
+            return Ok(None);
+        }
+        let stored = self.shared.router.len_of(session.access.user());
+        UserUse::reserve(seat.used(), stored, max).map(Some).ok_or(ReasonCode::QuotaExceeded)
     }
 }

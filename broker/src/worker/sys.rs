@@ -11,6 +11,7 @@ use session::topic;
 
 use super::retained::RetainedPage;
 use super::system::SystemPublisher;
+use crate::metrics::Level;
 use crate::shared::Queued;
 
 /// Figures of the node at one moment.
@@ -34,6 +35,8 @@ pub struct Totals {
     pub publish_dropped: u64,
     pub publish_bytes_received: u64,
     pub publish_bytes_sent: u64,
+    /// How loaded the node is.
+    pub level: Level,
 }
 
 /// The current `$SYS` messages.
@@ -146,6 +149,7 @@ fn figures(totals: &Totals) -> Vec<(String, String)> {
     let node = &queued.node;
     figures.push(("lease/backend".to_owned(), node.home.word().to_owned()));
     figures.push(("lease/state".to_owned(), node.state.word().to_owned()));
+    figures.push(("overload/level".to_owned(), totals.level.word().to_owned()));
     figures.push(("version".to_owned(), format!("exactmq version {}", env!("CARGO_PKG_VERSION"))));
     figures.push(("uptime".to_owned(), format!("{} seconds", totals.uptime_sec)));
     figures

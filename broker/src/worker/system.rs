@@ -21,6 +21,7 @@ use crate::route::{Left, PartyId, Route, SharedTarget, Tried, stamp_hash};
 use crate::shared::Shared;
 use crate::usecase::heritage::{HandOn, Heirs, NotHandedOn};
 use crate::usecase::will::{NotPublished, PublishFuture, WillPublisher};
+use crate::users::UserRoom;
 use passed_on::{NodeWays, PassedOn};
 
 /// Live parts of Wills whose durable part is under way; beyond it those of dead executions are dropped.
@@ -73,7 +74,12 @@ impl SystemPublisher {
             .into_iter()
             .map(|target| self.give(message, Some(&stamp), Tried::default(), target))
             .collect();
-        for (group, targets) in std::mem::take(&mut route.durable) {
+        let mut room = UserRoom::of(&self.shared, message.len());
+        for (group, mut targets) in std::mem::take(&mut route.durable) {
+            if let Some(room) = &mut room {
+                let dropped = room.filter(group, &mut targets);
+                self.shared.metrics.control().dropped(DropReason::UserQuota, dropped);
+            }
             let append = Append { message: Message::clone(message), stamp: Some(stamp.clone()), targets };
             replies.push(self.propose(group, Command::Append(Box::new(append))));
         }

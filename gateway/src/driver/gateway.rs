@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::worker::{self, Control, WorkerContext};
 use super::{MailReceiver, Mailbox};
 use crate::link::Links;
-use crate::listener::{ListenError, ListenerConfig, Listening};
+use crate::listener::{Door, ListenError, ListenerConfig, Listening};
 use crate::service::Service;
 
 /// Why the workers could not be started.
@@ -36,6 +36,7 @@ pub struct Gateway<S: Service> {
     threads: Vec<JoinHandle<usize>>,
     /// Listeners so far; each new one goes to the next worker.
     listeners: AtomicUsize,
+    door: Arc<Door>,
 }
 
 impl<S: Service> Gateway<S> {
@@ -68,7 +69,14 @@ impl<S: Service> Gateway<S> {
                 }
             }
         }
-        Ok(Self { controls, mailboxes, connections, threads, listeners: AtomicUsize::new(0) })
+        Ok(Self {
+            controls,
+            mailboxes,
+            connections,
+            threads,
+            listeners: AtomicUsize::new(0),
+            door: Arc::default(),
+        })
     }
 
     /// Binds a listener and accepts from it; the address that it got.
@@ -76,10 +84,17 @@ impl<S: Service> Gateway<S> {
     /// # Errors
     /// The address cannot be bound, or the workers have stopped.
     pub fn listen(&self, config: ListenerConfig) -> Result<SocketAddr, ListenError> {
-        let (listening, address) = Listening::bind(config, Arc::clone(&self.connections))?;
+        let (listening, address) =
+            Listening::bind(config, Arc::clone(&self.connections), Arc::clone(&self.door))?;
         let worker = self.listeners.fetch_add(1, Ordering::Relaxed) % self.controls.len();
         self.controls[worker].push(Control::Listen(listening)).map_err(|_| ListenError::Stopped)?;
         Ok(address)
+    }
+
+    /// What all its listeners have in common.
+    #[must_use]
+    pub fn door(&self) -> &Arc<Door> {
+        &self.door
     }
 
     /// Mailboxes of all workers, by number.

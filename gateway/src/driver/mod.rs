@@ -16,7 +16,7 @@ mod worker;
 pub use gateway::{Gateway, StartError};
 pub use mailbox::Mailbox;
 pub use traffic::{Flow, Traffic};
-pub use worker::WorkerContext;
+pub use worker::{TICK_PERIOD_MS, WorkerContext};
 
 pub(crate) use mailbox::MailReceiver;
 pub(crate) use transport::{Raw, Transport};

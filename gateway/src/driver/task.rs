@@ -18,7 +18,7 @@ use super::{Incoming, Transport};
 use crate::codec::{Auth, ConnAck, Packet, ReasonCode, Version};
 use crate::connection::{Answer, ClientLimits, Fault, Input, Machine, Output};
 use crate::link::{Link, Shape};
-use crate::listener::{CountGuard, Endpoint, Opening};
+use crate::listener::{CountGuard, Endpoint, Opening, Turned};
 use crate::service::{
     Accepted, AuthRequest, AuthStep, ConnectRequest, LocalFuture, Peer, Refused, Service, connack,
 };
@@ -75,7 +75,7 @@ pub(super) struct Connection<S: Service> {
     pub(super) out: Output,
     /// The incomplete packet at the end of the last read; allocated only while there is one.
     pub(super) inbuf: Vec<u8>,
-    /// `inbuf` may hold complete packets (they followed a CONNECT).
+    /// `inbuf` may hold complete packets (they followed a CONNECT, or the service held them back).
     buffered: bool,
     /// The peer will send nothing more.
     eof: bool,
@@ -84,7 +84,7 @@ pub(super) struct Connection<S: Service> {
     peer: Option<Box<Peer>>,
     /// For clients that authenticate again.
     reauthentication: Option<Box<Exchange>>,
-    _count: CountGuard,
+    count: CountGuard,
 }
 
 /// What came of a read.
@@ -137,7 +137,7 @@ impl<S: Service> Connection<S> {
             blocked: false,
             peer: Some(peer),
             reauthentication: None,
-            _count: count,
+            count,
             endpoint,
         })
     }
@@ -182,6 +182,7 @@ impl<S: Service> Connection<S> {
             } else if self.machine.is_connected() {
                 self.keep_alive_over(now)?;
             } else if !matches!(self.stage, Stage::Connecting(_)) {
+                self.endpoint.door.turn_away(Turned::Silent);
                 // No complete CONNECT in time; there may be no version to answer in.
                 return Err(Finish::silent());
             }
@@ -218,7 +219,8 @@ impl<S: Service> Connection<S> {
         match &mut self.stage {
             Stage::Opening(opening) => match opening.as_mut().poll(cx) {
                 Poll::Pending => Ok(false),
-                Poll::Ready(Ok(opened)) => {
+                Poll::Ready(Ok(mut opened)) => {
+                    self.count.keep(opened.take_share());
                     if let Some(peer) = &mut self.peer {
                         opened.describe(peer);
                     }
@@ -471,6 +473,11 @@ impl<S: Service> Connection<S> {
                         *in_turn = true;
                     }
                     service.packet(session, &packet, &mut self.out).map_err(Finish::because)?;
+                    if service.holds_back(session) {
+                        *used += len;
+                        self.buffered = data.len() > *used;
+                        return Ok(());
+                    }
                 }
                 Input::Ping => self.out.ping_response(),
                 Input::Disconnect => return Err(Finish::gone()),

@@ -19,8 +19,10 @@ use crate::link::{CloseRequest, Link, Links};
 use crate::listener::{CountGuard, Endpoint, Listening};
 use crate::service::Service;
 
+/// Between two calls of [`Service::tick`], unless the worker is late.
+pub const TICK_PERIOD_MS: u64 = 250;
 /// How often deadlines are looked at; a keep alive ends at most this much late.
-const TIMER_PERIOD: Duration = Duration::from_millis(250);
+const TIMER_PERIOD: Duration = Duration::from_millis(TICK_PERIOD_MS);
 /// How often a stopping worker looks whether its last connection is gone and what that one began is over.
 const DRAIN_PERIOD: Duration = Duration::from_millis(5);
 

@@ -12,6 +12,8 @@ use super::{CloseRequest, Link, LinkId};
 pub struct Links<E> {
     worker: u16,
     serial: Cell<u32>,
+    /// By how many powers of two the outboxes are smaller for QoS 0.
+    relief: Rc<Cell<u32>>,
     slots: RefCell<Slab<Rc<Link<E>>>>,
 }
 
@@ -19,7 +21,7 @@ impl<E> Links<E> {
     /// The table of worker number `worker`.
     #[must_use]
     pub fn new(worker: u16) -> Self {
-        Self { worker, serial: Cell::new(0), slots: RefCell::new(Slab::new()) }
+        Self { worker, serial: Cell::new(0), relief: Rc::default(), slots: RefCell::new(Slab::new()) }
     }
 
     /// The link with this id, unless it is gone.
@@ -63,6 +65,11 @@ impl<E> Links<E> {
         }
     }
 
+    /// From now on QoS 0 finds outboxes so many powers of two smaller; 0: as large as they are.
+    pub fn set_relief(&self, powers: u32) {
+        self.relief.set(powers);
+    }
+
     /// Makes a link in a free slot; `None` when all 2^32 slots are taken. Also for tests of a service without sockets.
     pub fn insert(&self) -> Option<Rc<Link<E>>> {
         let mut slots = self.slots.borrow_mut();
@@ -70,7 +77,8 @@ impl<E> Links<E> {
         let slot = u32::try_from(entry.key()).ok()?;
         let serial = self.serial.get().wrapping_add(1);
         self.serial.set(serial);
-        let link = Rc::new(Link::new(LinkId { worker: self.worker, slot, serial }));
+        let id = LinkId { worker: self.worker, slot, serial };
+        let link = Rc::new(Link::new(id, Rc::clone(&self.relief)));
         entry.insert(Rc::clone(&link));
         Some(link)
     }

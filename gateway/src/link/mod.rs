@@ -6,10 +6,11 @@ mod lane;
 mod links;
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use session::message::Message;
+use session::message::{Message, QoS};
 use session::time::Tick;
 
 use crate::codec::{PublishTemplate, ReasonCode, Version};
@@ -39,7 +40,7 @@ pub struct CloseRequest {
 #[derive(Debug, Clone)]
 pub struct MessageDelivery {
     pub message: Arc<Message>,
-    pub qos: session::message::QoS,
+    pub qos: QoS,
     pub retain: bool,
     pub dup: bool,
     pub identifiers: smallvec::SmallVec<[u32; 1]>,
@@ -70,6 +71,8 @@ pub struct Link<E> {
     held: RefCell<Option<Box<Lane>>>,
     /// Bytes that may wait, unless one delivery alone is larger; 0 before CONNECT is accepted and after the close.
     bytes_max: Cell<usize>,
+    /// By how many powers of two it is smaller for QoS 0; the same for all links of a worker.
+    relief: Rc<Cell<u32>>,
     /// A push was refused since the outbox was last empty.
     refused: Cell<bool>,
     events: RefCell<Vec<E>>,
@@ -86,7 +89,7 @@ pub struct Link<E> {
 }
 
 impl<E> Link<E> {
-    pub(crate) fn new(id: LinkId) -> Self {
+    pub(crate) fn new(id: LinkId, relief: Rc<Cell<u32>>) -> Self {
         Self {
             id,
             shape: Cell::new(Shape {
@@ -97,6 +100,7 @@ impl<E> Link<E> {
             arrivals: RefCell::default(),
             held: RefCell::default(),
             bytes_max: Cell::new(0),
+            relief,
             refused: Cell::new(false),
             events: RefCell::default(),
             close: Cell::new(None),
@@ -127,7 +131,7 @@ impl<E> Link<E> {
         if bytes.len() > self.shape.get().maximum_packet_size as usize {
             return true;
         }
-        if !self.has_room(bytes.len()) {
+        if !self.has_room(bytes.len(), self.bytes_max.get() >> self.relief.get()) {
             return false;
         }
         traffic::sent(bytes);
@@ -144,7 +148,7 @@ impl<E> Link<E> {
             return true;
         }
         let Some(packet_id_at) = template.packet_id_at() else { return self.push_bytes(template) };
-        if !self.has_room(bytes.len()) {
+        if !self.has_room(bytes.len(), self.bytes_max.get()) {
             return false;
         }
         traffic::sent(bytes);
@@ -155,7 +159,8 @@ impl<E> Link<E> {
 
     /// Appends a message to be encoded when it is taken out; false when full.
     pub fn push_message(&self, delivery: MessageDelivery) -> bool {
-        if !self.has_room(lane::weight(&delivery)) {
+        let relief = if delivery.qos == QoS::AtMostOnce { self.relief.get() } else { 0 };
+        if !self.has_room(lane::weight(&delivery), self.bytes_max.get() >> relief) {
             return false;
         }
         self.arrivals.borrow_mut().push_message(Box::new(delivery));
@@ -199,8 +204,8 @@ impl<E> Link<E> {
     }
 
     /// An empty outbox takes anything: what is larger than the bound must not wait for ever.
-    fn has_room(&self, bytes: usize) -> bool {
-        let (pending, bytes_max) = (self.pending(), self.bytes_max.get());
+    fn has_room(&self, bytes: usize, bytes_max: usize) -> bool {
+        let pending = self.pending();
         let fits = bytes_max > 0 && (pending == 0 || pending.saturating_add(bytes) <= bytes_max);
         if !fits {
             self.refused.set(true);
@@ -319,8 +324,6 @@ impl<E> Link<E> {
 
 #[cfg(test)]
 mod tests {
-    use session::message::QoS;
-
     use super::*;
 
     fn delivery(len: usize) -> MessageDelivery {
@@ -338,7 +341,7 @@ mod tests {
     /// P9: a delivery above the bound passes alone, so that nothing behind it waits for ever.
     #[test]
     fn p9_an_empty_outbox_takes_what_is_larger_than_its_bound() {
-        let link = Link::<()>::new(LinkId { worker: 0, slot: 0, serial: 1 });
+        let link = Link::<()>::new(LinkId { worker: 0, slot: 0, serial: 1 }, Rc::default());
         assert!(!link.push_message(delivery(1)), "CONNECT is not accepted yet");
         let shape = Shape { version: Version::V5, maximum_packet_size: u32::MAX, wants_messages: false };
         link.open(shape, 1_000);
@@ -349,5 +352,21 @@ mod tests {
         assert!(!link.push_message(delivery(10_000)));
         link.shut();
         assert!(!link.push_message(delivery(1)), "the socket is closed");
+    }
+
+    /// Issue 5 §3, P9: under relief QoS 0 finds a smaller outbox; QoS 1 and 2 find the whole one.
+    #[test]
+    fn p9_relief_is_for_qos_0_alone() {
+        let links = Links::<()>::new(0);
+        let link = links.insert().expect("a slot");
+        let shape = Shape { version: Version::V5, maximum_packet_size: u32::MAX, wants_messages: false };
+        link.open(shape, 64_000);
+        links.set_relief(4);
+        assert!(link.push_message(delivery(5_000)));
+        let qos0 = || MessageDelivery { qos: QoS::AtMostOnce, ..delivery(100) };
+        assert!(!link.push_message(qos0()));
+        assert!(link.push_message(delivery(100)));
+        links.set_relief(0);
+        assert!(link.push_message(qos0()));
     }
 }

@@ -1,8 +1,11 @@
 //! Listeners: TCP, TLS, WebSocket, PROXY protocol v2; each accepted socket goes to the worker with the fewest connections.
 
 mod acceptor;
+mod door;
 mod proxy;
+mod share;
 mod tls;
+mod turns;
 pub(crate) mod websocket;
 
 use std::fmt;
@@ -19,8 +22,12 @@ use tokio::net::TcpStream;
 use crate::connection::Limits;
 use crate::driver::{Raw, Transport};
 use crate::service::Peer;
+use share::Shares;
 
 pub(crate) use acceptor::Listening;
+pub use door::{Door, Turned};
+pub(crate) use share::Share;
+pub use share::network;
 pub use tls::{ClientCertificates, Tls, TlsError, TlsSettings};
 
 /// One listener.
@@ -33,6 +40,11 @@ pub struct ListenerConfig {
     pub limits: Limits,
     /// Open sockets of this listener; more are closed at once.
     pub connections_max: usize,
+    /// Of them from one address, or from one IPv6 /64; 0: any number. With `proxy_protocol` it is the address in the header.
+    pub connections_per_address_max: usize,
+    /// Sockets taken a second, with a burst of one second; 0: any number. More wait unread, in turn by address, and are closed when they
+    /// waited for the connect timeout, or too many wait.
+    pub connect_rate_max: u32,
     /// Sockets whose descriptor number is not below this are closed at once: the rest of what the process may open is for files.
     pub descriptors_max: u64,
     pub tls: Option<Tls>,
@@ -64,8 +76,11 @@ pub(crate) struct Endpoint {
     pub(crate) name: Arc<str>,
     pub(crate) limits: Limits,
     connections_max: usize,
+    connect_rate_max: u32,
     descriptors_max: u64,
     open: AtomicUsize,
+    shares: Option<Arc<Shares>>,
+    pub(crate) door: Arc<Door>,
     tls: Option<Tls>,
     websocket: bool,
     proxy_protocol: bool,
@@ -87,9 +102,15 @@ struct Origin {
     address: Option<SocketAddr>,
     certificate_cn: Option<Arc<str>>,
     secure: bool,
+    share: Option<Share>,
 }
 
 impl Opened {
+    /// The place among the connections of its address that it got on its way up.
+    pub(crate) fn take_share(&mut self) -> Option<Share> {
+        self.origin.share.take()
+    }
+
     pub(crate) fn describe(&self, peer: &mut Peer) {
         if let Some(address) = self.origin.address {
             peer.address = address;
@@ -100,17 +121,28 @@ impl Opened {
 }
 
 impl Endpoint {
-    fn new(config: ListenerConfig) -> Self {
+    fn new(config: ListenerConfig, door: Arc<Door>) -> Self {
         Self {
             name: config.name,
             limits: config.limits,
             connections_max: config.connections_max,
+            connect_rate_max: config.connect_rate_max,
             descriptors_max: config.descriptors_max,
             open: AtomicUsize::new(0),
+            shares: Shares::new(config.connections_per_address_max),
+            door,
             tls: config.tls,
             websocket: config.websocket,
             proxy_protocol: config.proxy_protocol,
             proxy_certificate: config.proxy_certificate,
+        }
+    }
+
+    /// Sockets taken a second at most; 0: any number.
+    fn accept_rate_max(&self) -> u32 {
+        match (self.connect_rate_max, self.door.accept_rate_max()) {
+            (0, other) | (other, 0) => other,
+            (own, other) => own.min(other),
         }
     }
 
@@ -126,6 +158,13 @@ impl Endpoint {
         let mut origin = Origin::default();
         if self.proxy_protocol {
             proxy::read_header(&mut stream, &mut origin, self.proxy_certificate).await?;
+            if let (Some(shares), Some(address)) = (&self.shares, origin.address) {
+                origin.share = shares.enter(address.ip());
+                if origin.share.is_none() {
+                    self.door.turn_away(Turned::Address);
+                    return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "its address has its share"));
+                }
+            }
         }
         let raw = match &self.tls {
             None => Raw::Tcp(stream),
@@ -155,6 +194,17 @@ pub(crate) struct CountGuard {
     endpoint: Arc<Endpoint>,
     workers: Arc<[AtomicUsize]>,
     worker: usize,
+    /// Its place among the connections of its address, where that is bounded.
+    share: Option<Share>,
+}
+
+impl CountGuard {
+    /// Keeps a place among the connections of an address too.
+    pub(crate) fn keep(&mut self, share: Option<Share>) {
+        if share.is_some() {
+            self.share = share;
+        }
+    }
 }
 
 impl Drop for CountGuard {

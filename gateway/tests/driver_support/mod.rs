@@ -294,6 +294,8 @@ pub fn config() -> ListenerConfig {
         address: "127.0.0.1:0".parse().unwrap(),
         limits: limits(),
         connections_max: 1000,
+        connections_per_address_max: 0,
+        connect_rate_max: 0,
         descriptors_max: u64::MAX,
         tls: None,
         websocket: false,

@@ -14,7 +14,7 @@ pub use command::{
 };
 pub use group::{
     Appended, BodyVisitor, Delivery, Due, Group, GroupStat, InboxRead, InboxRow, Inherited, Outcome,
-    RetainedVisitor, RowError, RowVisitor, Waiting,
+    RetainedVisitor, RowError, RowVisitor, UserStat, Waiting,
 };
 pub use reply::{Conflict, Reply};
 pub use row::{

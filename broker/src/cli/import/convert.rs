@@ -19,7 +19,6 @@ const IMMATERIAL: &[&str] = &[
     "log_timestamp",
     "log_timestamp_format",
     "log_type",
-    "memory_limit",
     "persistence",
     "persistence_file",
     "persistence_location",
@@ -270,6 +269,12 @@ impl Converting {
                 self.set("session", "inbox_messages_max", limited(value, 1_000_000_000)?);
             }
             "max_queued_bytes" => self.set("session", "inbox_bytes_max", limited(value, 1_099_511_627_776)?),
+            // The node protects itself as it comes near, where mosquitto fails to allocate.
+            "memory_limit" => {
+                if number::<u64>(value)? > 0 {
+                    self.set("limits", "memory_max_bytes", limited(value, 1_099_511_627_776)?);
+                }
+            }
             "max_keepalive" => self.set("session", "keep_alive_max_s", limited(value, 65_535)?),
             "max_topic_alias" => {
                 self.set("session", "topic_alias_maximum", Value::Integer(i64::from(number::<u16>(value)?)));

@@ -34,7 +34,7 @@ fn a_real_installation_is_taken_over() {
         "persistence true\npersistence_location /var/lib/mosquitto/\nlog_dest file /var/log/mosquitto.log\nlistener 8883\ncertfile /c/server.pem\n\
          keyfile /c/server.key\ncafile /c/ca.pem\nrequire_certificate true\nuse_identity_as_username true\nlistener 9001 127.0.0.1\n\
          protocol websockets\nallow_anonymous false\npassword_file /etc/mosquitto/passwd\nacl_file /etc/mosquitto/acl\nmax_inflight_messages 0\n\
-         max_queued_messages 5000\nmax_keepalive 600\npersistent_client_expiration 14d\nqueue_qos0_messages true\nmessage_size_limit 65536",
+         max_queued_messages 5000\nmax_keepalive 600\npersistent_client_expiration 14d\nqueue_qos0_messages true\nmessage_size_limit 65536\nmemory_limit 1000000000",
     );
     assert_eq!(imported.notes, []);
     let config = config(&imported);
@@ -52,6 +52,7 @@ fn a_real_installation_is_taken_over() {
     let session = &config.session;
     assert_eq!((session.inflight_max, session.inbox_messages_max), (65_534, 5_000));
     assert_eq!((session.keep_alive_max_s, session.expiry_max_s), (600, 14 * 86_400));
+    assert_eq!(config.limits.memory_max_bytes, 1_000_000_000);
 }
 
 /// Without a listener mosquitto serves this machine, everybody; with one, nobody without a name.

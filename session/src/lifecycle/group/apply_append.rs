@@ -45,6 +45,9 @@ impl Group {
             }
             let offset = children.inbox.append(id, len, target);
             children.touch(target.lifetime, &mut self.dirty.lifetimes);
+            let user = self.users.stat(life.user);
+            user.inbox_messages += 1;
+            user.inbox_bytes += len;
             accepted += 1;
             appended.push(Appended { lifetime: target.lifetime, offset });
             if let Some(at) = append.message.expires_at {
@@ -153,6 +156,9 @@ impl Group {
         children.touch(lifetime, &mut self.dirty.lifetimes);
         self.stat.inbox_messages -= 1;
         self.stat.inbox_bytes -= len;
+        let user = self.users.stat(life.user);
+        user.inbox_messages -= 1;
+        user.inbox_bytes -= len;
         if taken.shared() {
             self.sync_sharing(lifetime);
         }

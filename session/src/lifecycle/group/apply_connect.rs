@@ -155,7 +155,7 @@ impl Group {
     pub(super) fn forget_replaced(&mut self, key: &crate::id::Key, lifetime: u64) {
         let held = self.sessions.get(key).is_some_and(|slot| slot.reclaimable.contains(&lifetime));
         if !held {
-            self.lifetimes.remove(&lifetime);
+            self.forget_lifetime(lifetime);
         }
     }
 

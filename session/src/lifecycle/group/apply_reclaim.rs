@@ -40,7 +40,7 @@ impl Group {
             if !self.has_children(key, *lifetime) {
                 self.drop_children(*lifetime);
                 if *lifetime != current {
-                    self.lifetimes.remove(lifetime);
+                    self.forget_lifetime(*lifetime);
                 }
                 finished += 1;
             }

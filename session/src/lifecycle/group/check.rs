@@ -27,6 +27,11 @@ impl Group {
         counted.messages_stored = self.messages.stored;
         counted.messages_resident_bytes = self.messages.resident_bytes;
         invariants::totals(&counted, &self.stat())?;
+        let (users, live) = (self.users.total(), counted.sessions_active + counted.sessions_offline);
+        invariants::equal("sessions by user", users.sessions, live)?;
+        invariants::equal("messages by user", users.inbox_messages, counted.inbox_messages)?;
+        invariants::equal("queued bytes by user", users.inbox_bytes, counted.inbox_bytes)?;
+        invariants::equal("lifetimes by user", self.users.lifetimes(), self.lifetimes.len() as u64)?;
         let held: u64 = self.boots.values().map(|state| state.sessions).sum();
         let named = self.sessions.iter().filter(|slot| self.knows_boot_of(&slot.row.owner)).count() as u64;
         invariants::equal("rows counted by boot", held, named)

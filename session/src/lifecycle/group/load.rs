@@ -123,6 +123,9 @@ impl Group {
                     .map_err(|violation| RowError::Incoherent(violation.to_string()))?;
                 self.stat.inbox_messages += inbox.log.messages();
                 self.stat.inbox_bytes += inbox.bytes;
+                let user = self.users.stat(life.user);
+                user.inbox_messages += inbox.messages();
+                user.inbox_bytes += inbox.bytes;
             }
         }
         let has_children = self.lifetimes[&lifetime].children.is_some();
@@ -177,13 +180,17 @@ impl Group {
             ended: fence == 0 && matches!(row.state, SessionState::Ended { .. }),
             children: None,
             expiring: Millis::NEVER,
+            user: self.users.enter(row.uid.as_ref()),
         };
+        let is_live = !life.ended;
         if self.lifetimes.insert(row.lifetime, life).is_some() {
             return Err(corrupt(key, "two sessions share a lifetime"));
         }
         let mut slot = Slot::new(row, stored.ever_durable, stored.keep_until);
         slot.stored = true;
+        let lifetime = slot.row.lifetime;
         self.sessions.insert(slot);
+        self.count_session(lifetime, i64::from(is_live));
         Ok(())
     }
 
@@ -215,12 +222,16 @@ impl Group {
         children.inbox.log.delivered = row.sent_through;
         children.inbox.sent_by = row.sent_by;
         children.inbox.soonest = row.soonest;
+        // One that is over counts for the user whose row it is now.
+        let uid = self.uid_of(&row.key);
+        let users = &mut self.users;
         let life = self.lifetimes.entry(lifetime).or_insert_with(|| Lifetime {
             key: row.key.clone(),
             fence: 0,
             ended: true,
             children: None,
             expiring: Millis::NEVER,
+            user: users.enter(uid.as_ref()),
         });
         if life.key != row.key {
             return Err(corrupt(key, "the lifetime belongs to another session"));

@@ -19,6 +19,8 @@ use self::rows::RowId;
 use self::sessions::Sessions;
 use self::stamps::Stamps;
 use self::state::Lifetime;
+pub use self::users::UserStat;
+use self::users::Users;
 use super::command::{Batch, Command, QuotaRule, WillKey};
 use super::reply::{Conflict, Reply};
 use super::row::{BootRow, DenyRow, InboxStat, SessionRow, Subject, WillRow, WillStage};
@@ -50,6 +52,7 @@ mod sessions;
 mod slots;
 mod stamps;
 mod state;
+mod users;
 mod will;
 
 #[cfg(test)]
@@ -90,6 +93,7 @@ pub struct Group {
     /// Lifetimes that did not end, with messages of shared subscriptions in their inboxes.
     sharing: BTreeSet<u64>,
     deadlines: Deadlines,
+    users: Users,
     stat: GroupStat,
     namespaces: Vec<Arc<str>>,
     dirty: Dirty,
@@ -294,6 +298,7 @@ impl Group {
             expiring: BTreeSet::new(),
             sharing: BTreeSet::new(),
             deadlines: Deadlines::default(),
+            users: Users::default(),
             stat: GroupStat::default(),
             namespaces: Vec::new(),
             dirty: Dirty { meta: true, ..Dirty::default() },

@@ -88,6 +88,8 @@ pub(super) struct Lifetime {
     pub children: Option<Box<Children>>,
     /// Position in the index of inboxes with messages that expire.
     pub expiring: Millis,
+    /// Its user, by number.
+    pub user: u32,
 }
 
 /// What belongs to a durable lifetime.
@@ -158,8 +160,11 @@ impl Group {
         let generation = next.owner.session_generation;
         invariants::row_shape(&next).unwrap_or_else(|violation| panic!("{violation}"));
         *count_state(&mut self.stat, next.state) += 1;
+        let uid = next.uid.clone();
+        let mut counted = None;
         match self.sessions.get_mut(&key) {
             Some(slot) => {
+                counted = (!slot.ended()).then_some(slot.row.lifetime);
                 invariants::row_follows(&slot.row, &next).unwrap_or_else(|violation| panic!("{violation}"));
                 *count_state(&mut self.stat, slot.row.state) -= 1;
                 slot.ever_durable |= durable;
@@ -172,7 +177,7 @@ impl Group {
                 self.sessions.insert(slot);
             }
         }
-        let inboxes = &mut self.stat.inboxes;
+        let (inboxes, users) = (&mut self.stat.inboxes, &mut self.users);
         let life = self.lifetimes.entry(lifetime).or_insert_with(|| {
             *inboxes += u64::from(durable);
             Lifetime {
@@ -181,12 +186,17 @@ impl Group {
                 ended,
                 children: durable.then(|| Box::new(Children::new(generation, 0))),
                 expiring: Millis::NEVER,
+                user: users.enter(uid.as_ref()),
             }
         });
         life.fence = fence;
         if let Some(children) = life.children.as_deref_mut().filter(|children| !children.stored) {
             children.touch(lifetime, &mut self.dirty.lifetimes);
         }
+        if let Some(before) = counted {
+            self.count_session(before, -1);
+        }
+        self.count_session(lifetime, i64::from(!ended));
         self.sync_expiring(lifetime);
         self.dirty.rows.insert(RowId::Session(key));
     }
@@ -270,7 +280,8 @@ impl Group {
         self.disarm(key);
         let Some(slot) = self.sessions.remove(key) else { return };
         self.drop_children(slot.row.lifetime);
-        self.lifetimes.remove(&slot.row.lifetime);
+        self.count_session(slot.row.lifetime, -i64::from(!slot.ended()));
+        self.forget_lifetime(slot.row.lifetime);
         // A later row of this key must never produce a Will key or an exact retry of this one.
         self.revision_floor = self.revision_floor.max(slot.row.revision);
         *count_state(&mut self.stat, slot.row.state) -= 1;
