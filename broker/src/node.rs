@@ -53,7 +53,7 @@ use crate::cluster::join::JoinService;
 use crate::cluster::member::{PrepareError, give_up_unless_fresh, prepare};
 use crate::cluster::services::{services, until_retired};
 use crate::cluster::{LinkError, Links, Member, NoPeers, PeerCalls, farewell};
-use crate::config::Config;
+use crate::config::{Config, SharePick};
 use crate::forward::{Forwarding, StoredRoutes};
 use crate::metrics::Metrics;
 use crate::overload::Load;
@@ -211,7 +211,7 @@ impl Node {
         }
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
         let auth = Arc::new(Authority::open(config, metrics.control())?);
-        let router = restored_routes(&auth, &store);
+        let router = restored_routes(&auth, &store, config.session.share_pick);
         let ended = EndedNews::of(&store, links.is_some());
         let full = ended.full_inboxes();
         let forget = Arc::new(ForgetLifetimes::new(boot.clone(), store.clone(), router.clone(), ended));
@@ -575,8 +575,8 @@ fn spawn_lease(lease: BootLease, settle: Option<Settle>) -> JoinHandle<LeaseErro
 }
 
 /// The routing of everything that sessions subscribed to before.
-fn restored_routes(auth: &Arc<Authority>, store: &Store) -> Arc<Router> {
-    let router = Arc::new(Router::new(auth.clone()));
+fn restored_routes(auth: &Arc<Authority>, store: &Store, share_pick: SharePick) -> Arc<Router> {
+    let router = Arc::new(Router::new(auth.clone()).picking(share_pick));
     boot::restore_routes(store, &router);
     router
 }

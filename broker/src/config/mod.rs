@@ -157,6 +157,18 @@ choice! {
     }
 }
 
+choice! {
+    /// Which connected member of a shared subscription gets the next message.
+    SharePick {
+        /// Of the next ones in turn the one with the least in flight.
+        LeastInFlight = "least_in_flight",
+        /// The next one in turn.
+        RoundRobin = "round_robin",
+        /// The same one for all messages of a publisher, as long as members neither come nor go.
+        Sticky = "sticky",
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
     /// Longest Session Expiry Interval granted, seconds; `u32::MAX`: whatever the client asks.
@@ -172,6 +184,8 @@ pub struct Session {
     pub queue_qos0_offline: bool,
     /// How long messages of a shared subscription wait for a disconnected member; `u32::MAX`: for ever.
     pub share_grace_ms: u64,
+    /// Who of the connected members of a shared subscription gets the next message.
+    pub share_pick: SharePick,
     pub outbox_bytes_max: usize,
     pub inflight_max: u16,
     /// Longest Will Delay Interval granted, seconds; `u32::MAX`: whatever the client asks.
@@ -525,6 +539,7 @@ impl Default for Config {
                 on_quota: OnQuota::DropNew,
                 queue_qos0_offline: false,
                 share_grace_ms: 2_000,
+                share_pick: SharePick::LeastInFlight,
                 outbox_bytes_max: 1 << 20,
                 inflight_max: 100,
                 will_delay_max_s: u32::MAX,

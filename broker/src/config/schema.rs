@@ -103,6 +103,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
     key!(Restart, session.on_quota: super::OnQuota, "What gives way when an inbox is full: the new message, the oldest ones (a QoS 2 message that its client may know of is kept), or the session, which ends with reason quota."),
     key!(Restart, session.queue_qos0_offline: bool, "Queue QoS 0 messages for durable sessions that are offline."),
     key!(Restart, session.share_grace_ms in 0..=4_294_967_295, "Milliseconds for which what a disconnected member of a shared subscription was not sent, or did not acknowledge with QoS 1, waits for it before connected members with a session that lasts get it; 4294967295: for ever."),
+    key!(Restart, session.share_pick: super::SharePick, "Which connected member of a shared subscription gets the next message: of some that are next in turn the one with the least in flight, the next one in turn, or the same one for all messages of a publisher while members neither come nor go. Members on the publisher's node come first in any case."),
     key!(Restart, session.outbox_bytes_max in 16_384..=1_073_741_824, "Bytes waiting to be written to one client; QoS 0 beyond it is dropped and counted."),
     key!(Restart, session.inflight_max in 1..=65_534, "QoS 1 and 2 messages sent to one client and not acknowledged, whatever more the client allows."),
     key!(Restart, session.will_delay_max_s in 0..=u32::MAX, "Longest Will Delay Interval granted, in seconds; 4294967295: no cap."),

@@ -23,6 +23,7 @@ use super::subscriber::{PartyId, Subscriber};
 use super::subscription::{Member, ShareGroup, Sub};
 use super::tried::{Left, Tried};
 use crate::auth::{Authoriser, ClientRules};
+use crate::config::SharePick;
 
 /// One immutable version of the index.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub struct Router {
     writer: Mutex<Writer>,
     ids: AtomicU64,
     announced: Arc<Announced>,
+    share_pick: SharePick,
 }
 
 /// What only the one writer sees.
@@ -145,7 +147,14 @@ impl Router {
             }),
             ids: AtomicU64::new(1),
             announced,
+            share_pick: SharePick::LeastInFlight,
         }
+    }
+
+    /// The same with another rule for members of shared subscriptions.
+    #[must_use]
+    pub fn picking(self, share_pick: SharePick) -> Self {
+        Self { share_pick, ..self }
     }
 
     /// A handle for one reader thread.
@@ -454,6 +463,7 @@ impl Router {
                     filter: Arc::clone(&filter.full),
                     members: Box::new([member]),
                     turn: Arc::new(AtomicUsize::new(0)),
+                    picks: self.share_pick,
                 },
             };
             let group = Arc::new(group);

@@ -10,6 +10,7 @@ use session::topic::TopicFilter;
 use storage::GroupId;
 
 use super::*;
+use crate::config::SharePick;
 
 /// No ACL: everything is allowed.
 fn router() -> Router {
@@ -219,6 +220,39 @@ fn a_share_group_prefers_connected_members_to_offline_inboxes() {
     router.forget(&connected);
     let (deliveries, _) = deliver(&router, &message("a", QoS::AtLeastOnce, false), PartyId(0));
     assert_eq!(deliveries.durable, [(4, QoS::AtLeastOnce, false, vec![])]);
+}
+
+/// Which of three connected members get thirty messages of each of twenty publishers, one load apart.
+fn picked_by(router: &Router) -> Vec<[usize; 3]> {
+    let members: Vec<_> = (0..3).map(|slot| transient(router, slot)).collect();
+    for (load, member) in (0..).zip(&members) {
+        router.subscribe(member, &[(filter("$share/g/a"), options(QoS::AtLeastOnce))]);
+        member.set_load(load);
+    }
+    let of_publisher = |publisher| {
+        let mut counts = [0; 3];
+        for _ in 0..30 {
+            let (deliveries, _) = deliver(router, &message("a", QoS::AtLeastOnce, false), PartyId(publisher));
+            counts[deliveries.live[0].0 as usize] += 1;
+        }
+        counts
+    };
+    (100..120).map(of_publisher).collect()
+}
+
+/// DESIGN §9: least in flight by default; `session.share_pick` has others.
+#[test]
+fn a_share_group_picks_as_it_is_told() {
+    assert!(
+        picked_by(&router()).iter().all(|counts| *counts == [30, 0, 0]),
+        "member 0 has nothing in flight"
+    );
+    let in_turn = picked_by(&router().picking(SharePick::RoundRobin));
+    assert!(in_turn.iter().all(|counts| *counts == [10; 3]), "{in_turn:?}");
+    let sticky = picked_by(&router().picking(SharePick::Sticky));
+    assert!(sticky.iter().all(|counts| counts.contains(&30)), "{sticky:?}");
+    let used = (0..3).filter(|member| sticky.iter().any(|counts| counts[*member] > 0)).count();
+    assert!(used > 1, "publishers are spread: {sticky:?}");
 }
 
 /// MQTT 5 §4.8.2: a member that is gone by the time that the message is given to it has not taken it, whatever made it go.

@@ -126,11 +126,11 @@ pub(super) fn select_share(share: &Share, tried: &[u64], message: &Outgoing, sin
     let group = share.group.as_ref();
     let nodes = share.nodes.as_ref().filter(|nodes| nodes.has_other(tried));
     let picked = match (group, nodes, message.stamp) {
-        (Some(group), None, Some(stamp)) => group.pick_stamped(stamp),
-        (Some(group), None, None) => group.pick(),
-        (Some(group), Some(_), stamp) => {
-            stamp.and_then(|stamp| group.pick_inbox(stamp)).or_else(|| group.pick_connected())
-        }
+        (Some(group), None, Some(stamp)) => group.pick_stamped(stamp, message.publisher),
+        (Some(group), None, None) => group.pick(message.publisher),
+        (Some(group), Some(_), stamp) => stamp
+            .and_then(|stamp| group.pick_inbox(stamp))
+            .or_else(|| group.pick_connected(message.publisher)),
         (None, ..) => None,
     };
     match (group, picked, nodes) {

@@ -12,6 +12,7 @@ use session::topic::Subscription;
 use super::readers::Readers;
 use super::subscriber::{PartyId, Subscriber};
 use super::tried::Tried;
+use crate::config::SharePick;
 
 /// One entry of the index.
 #[derive(Debug, Clone)]
@@ -47,16 +48,34 @@ pub struct ShareGroup {
     pub(super) filter: Arc<str>,
     pub(super) members: Box<[Member]>,
     pub(super) turn: Arc<AtomicUsize>,
+    pub(super) picks: SharePick,
 }
 
 /// Members that are compared for the least load, from the turn on: a large group costs no more than a small one.
 const CANDIDATES_MAX: usize = 8;
 
 impl ShareGroup {
-    /// The member that takes the next message: of the next connected ones in turn the one with the least in flight; when
-    /// none is connected, the next one in turn that has an inbox, and of those one whose inbox takes more than QoS 0.
+    /// The member that takes the next message of `publisher`: of the connected ones that which `session.share_pick` says; when none is
+    /// connected, the next one in turn that has an inbox, and of those one whose inbox takes more than QoS 0.
     #[must_use]
-    pub fn pick(&self) -> Option<&Member> {
+    pub fn pick(&self, publisher: PartyId) -> Option<&Member> {
+        let (candidates, sticky) = match self.picks {
+            SharePick::LeastInFlight => (CANDIDATES_MAX, None),
+            SharePick::RoundRobin => (1, None),
+            SharePick::Sticky => (1, self.pick_sticky(publisher)),
+        };
+        sticky.or_else(|| self.pick_in_turn(candidates))
+    }
+
+    /// The same connected member for the same publisher: a member that comes or goes moves only its own part.
+    fn pick_sticky(&self, publisher: PartyId) -> Option<&Member> {
+        let choice = FixedState::with_seed(publisher.0);
+        let live = self.members.iter().filter(|member| member.subscriber.is_live());
+        live.max_by_key(|member| choice.hash_one(member.subscriber.id().0))
+    }
+
+    /// Of so many connected members, next in turn, the one with the least in flight.
+    fn pick_in_turn(&self, candidates_max: usize) -> Option<&Member> {
         let len = self.members.len();
         if len == 0 {
             return None;
@@ -74,7 +93,7 @@ impl ShareGroup {
                     best = Some((member, load));
                 }
                 candidates += 1;
-                if load == 0 || candidates == CANDIDATES_MAX {
+                if load == 0 || candidates == candidates_max {
                     break;
                 }
             } else if member.subscriber.inbox.is_some()
@@ -88,8 +107,8 @@ impl ShareGroup {
 
     /// The next connected member in turn.
     #[must_use]
-    pub fn pick_connected(&self) -> Option<&Member> {
-        self.pick().filter(|member| member.subscriber.is_live())
+    pub fn pick_connected(&self, publisher: PartyId) -> Option<&Member> {
+        self.pick(publisher).filter(|member| member.subscriber.is_live())
     }
 
     /// The next connected member in turn that has no inbox: what another node announced.
@@ -106,8 +125,8 @@ impl ShareGroup {
     /// connected, so that the repetition meets the inbox that may have the message already ([MQTT-4.3.3-10]). Only inboxes
     /// de-duplicate: without a member that has one for it, as [`Self::pick`].
     #[must_use]
-    pub fn pick_stamped(&self, stamp: u64) -> Option<&Member> {
-        self.pick_inbox(stamp).or_else(|| self.pick())
+    pub fn pick_stamped(&self, stamp: u64, publisher: PartyId) -> Option<&Member> {
+        self.pick_inbox(stamp).or_else(|| self.pick(publisher))
     }
 
     /// The same, of the members with an inbox alone: every node knows all of them, so every node chooses the same one.
@@ -160,6 +179,7 @@ impl ShareGroup {
     }
 
     fn of(&self, members: Box<[Member]>) -> Self {
-        Self { id: self.id, filter: Arc::clone(&self.filter), members, turn: Arc::clone(&self.turn) }
+        let (filter, turn) = (Arc::clone(&self.filter), Arc::clone(&self.turn));
+        Self { id: self.id, filter, members, turn, picks: self.picks }
     }
 }

@@ -124,7 +124,7 @@ impl Group {
                 self.stat.inbox_messages += inbox.log.messages();
                 self.stat.inbox_bytes += inbox.bytes;
                 let user = self.users.stat(life.user);
-                user.inbox_messages += inbox.messages();
+                user.inbox_messages += inbox.log.messages();
                 user.inbox_bytes += inbox.bytes;
             }
         }
