@@ -99,11 +99,30 @@ export async function post(path, body) {
   return [status, read(text)];
 }
 
-/** Asks whether the token is the node's, and keeps it if so; else the problem is thrown. */
+const ROLES = ["viewer", "operator", "admin"];
+
+/** Whose token it is, and what it is good for. */
+export const me = { name: null, role: ROLES[0] };
+
+export async function whoami() {
+  Object.assign(me, await get("/v1/whoami"));
+}
+
+/** Whether the token is good for what needs this role. The node decides; this only spares the question. */
+export function may(role) {
+  return ROLES.indexOf(me.role) >= ROLES.indexOf(role);
+}
+
+/** Attributes of a button that needs a role. */
+export function needs(role) {
+  return may(role) ? {} : { disabled: true, title: `Needs a token with the role ${role}; this one is a ${me.role}` };
+}
+
+/** Asks whether the token is one of the node's, and keeps it if so; else the problem is thrown. */
 export async function signIn(text) {
   token.set(text);
   try {
-    await get("/v1/nodes");
+    await whoami();
   } catch (error) {
     token.forget();
     throw error;

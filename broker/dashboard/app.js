@@ -1,6 +1,6 @@
 // The frame: entry, navigation, theme, and what all views share.
 
-import { Problem, get, getText, node, poll, signIn, token } from "./api.js";
+import { Problem, get, getText, may, me, node, poll, signIn, token, whoami } from "./api.js";
 import { notice } from "./dialog.js";
 import { button, el, field, icon, input, write } from "./dom.js";
 import * as events from "./events.js";
@@ -67,7 +67,7 @@ function entry(why) {
   };
   const form = el("form", { on: { submit } }, brand(),
     el("h1", {}, "Admin token"),
-    el("p", {}, "The first start of the node wrote it to ", el("code", {}, "admin.token"), " in its data directory. It stays in this tab and is forgotten with it."),
+    el("p", {}, "The first start of the node wrote it to ", el("code", {}, "admin.token"), " in its data directory; ", el("code", {}, "exactmq token add"), " makes further ones. It stays in this tab and is forgotten with it."),
     field("Token", control), said, go);
   app.replaceChildren(el("main", { class: "entry" }, form));
   control.focus();
@@ -81,6 +81,17 @@ function leave() {
 function enter() {
   leave();
   signedIn = new Shell();
+}
+
+/** With the token that this tab has: what it is good for is asked first. */
+async function resume() {
+  try {
+    await whoami();
+  } catch (error) {
+    if (error instanceof Problem && error.status === 401) return entry(error.message);
+    // A node that does not answer is shown as such, and is asked again.
+  }
+  return enter();
 }
 
 class Shell {
@@ -128,9 +139,11 @@ class Shell {
   }
 
   async tellWhere() {
+    await whoami();
     const own = (await get("/v1/nodes")).nodes.find((one) => one.local);
     if (!own) return;
-    this.where.replaceChildren(`node ${own.node_id}`, el("span", { class: "wordy" }, ` · version ${own.version}`));
+    const who = may("admin") ? "" : ` · ${me.name}, ${me.role}`;
+    this.where.replaceChildren(`node ${own.node_id}`, el("span", { class: "wordy" }, ` · version ${own.version}${who}`));
   }
 
   showStanding() {
@@ -177,5 +190,5 @@ export function go(name, parameters = {}, replace = false) {
 
 node.wants = (why) => signedIn && entry(why);
 showTheme();
-if (token.get()) enter();
+if (token.get()) resume();
 else entry();

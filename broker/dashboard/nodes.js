@@ -1,6 +1,6 @@
 // Nodes and their boots, and the retirement of a boot whose node is gone.
 
-import { Problem, get, poll, post } from "./api.js";
+import { Problem, get, needs, poll, post } from "./api.js";
 import { ask, notice } from "./dialog.js";
 import { button, el, facts, field, pill, raw } from "./dom.js";
 import { NONE, count, left, moment, span, words } from "./format.js";
@@ -89,7 +89,7 @@ function card(node) {
   const reach = el("span", {});
   const about = el("div", { class: "body" });
   const known = { node };
-  const act = (boot) => button("Retire…", () => retireDialog(known.node, boot, known.reload), { class: "retire", "aria-label": `Retire boot ${boot.boot_id}` });
+  const act = (boot) => button("Retire…", () => retireDialog(known.node, boot, known.reload), { class: "retire", "aria-label": `Retire boot ${boot.boot_id}`, ...needs("admin") });
   const boots = bootTable(node, act);
   const element = el("section", { class: "panel fresh", data: { node: node.node_id } },
     el("div", { class: "panel-head" }, el("h2", {}, `Node ${node.node_id}`, node.local ? el("span", { class: "quiet-text" }, " · this one") : ""), reach), about, boots.element);

@@ -1,6 +1,6 @@
 // One session: who owns it, what waits for it, and its End.
 
-import { Problem, get, poll, post, query } from "./api.js";
+import { Problem, get, may, needs, poll, post, query } from "./api.js";
 import { ask, notice } from "./dialog.js";
 import { button, el, facts, field, pill, raw, select } from "./dom.js";
 import { NONE, bytes, count, expiry, left, moment, words } from "./format.js";
@@ -133,7 +133,8 @@ export function mount(main, { namespace = "main", client_id = "" }) {
     try {
       const session = await get(path(namespace, client_id));
       state.replaceChildren(statePill(session));
-      end.disabled = session.state === "ended";
+      end.disabled = session.state === "ended" || !may("operator");
+      end.title = needs("operator").title ?? "";
       if (!same(session, shown)) {
         grid.replaceChildren(...panels(session));
         subscriptions.setRows(session.subscriptions);

@@ -3,15 +3,15 @@
 //! Writers never wait for readers: a reader that the ring has gone past is behind, and is let go. A kind of event that comes in a flood is
 //! told [`PER_SECOND_MAX`] times a second; the rest of it is counted and told as one `skipped`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use session::id::Key;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::admin::Word as _;
@@ -23,6 +23,8 @@ pub const EVENTS_MAX: usize = 4_096;
 pub const READERS_MAX: usize = 32;
 /// Events of one kind that are told in one second.
 pub const PER_SECOND_MAX: u64 = 100;
+/// A connection that takes nothing for so long gives way to a new reader.
+const STALL_MIN: Duration = Duration::from_secs(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 words! {
@@ -127,8 +129,55 @@ pub struct Feed {
     ring: Mutex<Ring>,
     /// Changes with every event; true: there are no more.
     news: watch::Sender<bool>,
-    readers: AtomicUsize,
+    readers: Mutex<Slots>,
     dropped: AtomicU64,
+}
+
+/// Those who watch, oldest first.
+#[derive(Debug, Default)]
+struct Slots {
+    next: u64,
+    open: BTreeMap<u64, Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Whose it is, as far as one keeps others out.
+    owner: Arc<str>,
+    /// Since when its connection takes nothing of what is there for it.
+    stalled_since: Option<Instant>,
+    /// Told when it has to leave.
+    leave: Arc<Notify>,
+    leaving: bool,
+}
+
+impl Slots {
+    /// Makes room for one of `owner` where somebody may be let go for it: whose connection stalls longest, else the oldest of those who
+    /// have more than two readers more than `owner` has. False: there is nobody such.
+    fn make_room(&mut self, owner: &str, now: Instant) -> bool {
+        let stalls = |slot: &Slot| slot.stalled_since.filter(|since| now.duration_since(*since) >= STALL_MIN);
+        let stalled = self.open.iter().filter(|(_, slot)| !slot.leaving);
+        let stalled = stalled.filter_map(|(id, slot)| Some((stalls(slot)?, *id))).min().map(|(_, id)| id);
+        let id = stalled.or_else(|| {
+            let mut counts: HashMap<&str, usize> = HashMap::new();
+            for slot in self.open.values().filter(|slot| !slot.leaving) {
+                *counts.entry(&slot.owner).or_default() += 1;
+            }
+            let own = counts.get(owner).copied().unwrap_or_default();
+            let (greedy, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+            let is_its = |slot: &Slot| *slot.owner == *greedy && !slot.leaving;
+            (count > own + 2).then(|| self.open.iter().find(|(_, slot)| is_its(slot)).map(|(id, _)| *id))?
+        });
+        let Some(slot) = id.and_then(|id| self.open.get_mut(&id)) else { return false };
+        slot.leaving = true;
+        slot.leave.notify_one();
+        true
+    }
+
+    /// Those that are not on their way out.
+    fn staying(&self) -> usize {
+        self.open.values().filter(|slot| !slot.leaving).count()
+    }
 }
 
 #[derive(Debug)]
@@ -154,7 +203,7 @@ impl Default for Feed {
         Self {
             ring: Mutex::new(ring),
             news: watch::Sender::new(false),
-            readers: AtomicUsize::new(0),
+            readers: Mutex::default(),
             dropped: AtomicU64::new(0),
         }
     }
@@ -241,7 +290,7 @@ impl Feed {
     /// Those who watch.
     #[must_use]
     pub fn readers(&self) -> usize {
-        self.readers.load(Ordering::Relaxed)
+        self.readers.lock().open.len()
     }
 
     /// Readers that were let go since they were too slow.
@@ -250,11 +299,21 @@ impl Feed {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Watches from `from` on; `None`: as many as may are watching.
+    /// Watches from `from` on, for `owner`; `None`: as many as may are watching, and none of them stalls or is one of too many of one owner.
     #[must_use]
-    pub fn watch(self: &Arc<Self>, from: From) -> Option<Reader> {
-        let count = |readers: usize| (readers < READERS_MAX).then_some(readers + 1);
-        self.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).ok()?;
+    pub fn watch(self: &Arc<Self>, from: From, owner: &Arc<str>) -> Option<Reader> {
+        let leave = Arc::new(Notify::new());
+        let id = {
+            let mut slots = self.readers.lock();
+            if slots.staying() >= READERS_MAX && !slots.make_room(owner, Instant::now()) {
+                return None;
+            }
+            let id = slots.next;
+            slots.next += 1;
+            let owner = Arc::clone(owner);
+            slots.open.insert(id, Slot { owner, stalled_since: None, leave: leave.clone(), leaving: false });
+            id
+        };
         let news = self.news.subscribe();
         let ring = self.ring.lock();
         let (oldest, end) = (ring.oldest(), ring.next);
@@ -268,7 +327,7 @@ impl Feed {
             }
             From::After(_) | From::Elsewhere => (oldest, None),
         };
-        Some(Reader { feed: Arc::clone(self), news, next, missed })
+        Some(Reader { feed: Arc::clone(self), id, leave, news, next, missed })
     }
 }
 
@@ -287,6 +346,8 @@ pub enum From {
 #[derive(Debug)]
 pub struct Reader {
     feed: Arc<Feed>,
+    id: u64,
+    leave: Arc<Notify>,
     news: watch::Receiver<bool>,
     next: u64,
     /// Events between where it wanted to begin and where it does; `None`: unknown.
@@ -317,15 +378,35 @@ impl Reader {
         !*self.news.borrow() && self.news.changed().await.is_ok() && !*self.news.borrow()
     }
 
+    /// Its connection takes nothing, or does again.
+    pub fn stalls(&self, stalls: bool) {
+        if let Some(slot) = self.feed.readers.lock().open.get_mut(&self.id) {
+            slot.stalled_since = stalls.then(Instant::now);
+        }
+    }
+
     /// It is let go since it is too slow.
     pub fn is_too_slow(self) {
-        self.feed.dropped.fetch_add(1, Ordering::Relaxed);
+        self.feed.let_go();
+    }
+
+    /// Notified when it has to leave, for somebody else.
+    #[must_use]
+    pub fn leave(&self) -> Arc<Notify> {
+        Arc::clone(&self.leave)
+    }
+}
+
+impl Feed {
+    /// A reader is let go since it is too slow, or since others wait for its place.
+    pub fn let_go(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.feed.readers.fetch_sub(1, Ordering::Relaxed);
+        self.feed.readers.lock().open.remove(&self.id);
     }
 }
 
@@ -349,7 +430,7 @@ mod tests {
     #[test]
     fn a_reader_that_the_ring_went_past_is_behind() {
         let feed = feed(3);
-        let mut reader = feed.watch(From::Last(2)).expect("free");
+        let mut reader = feed.watch(From::Last(2), &"a".into()).expect("free");
         assert_eq!(seqs(&reader.take(10).expect("there")), [2, 3]);
         for _ in 0..EVENTS_MAX {
             feed.ring.lock().add(Event::new(EventKind::NodeUp));
@@ -368,7 +449,7 @@ mod tests {
     fn a_reader_resumes_behind_what_it_has() {
         let feed = feed(5);
         let watch = |from| {
-            let mut reader = feed.watch(from).expect("free");
+            let mut reader = feed.watch(from, &"a".into()).expect("free");
             (reader.missed, seqs(&reader.take(10).expect("there")))
         };
         assert_eq!(watch(From::After(3)), (Some(0), vec![4, 5]));
@@ -388,12 +469,37 @@ mod tests {
     fn readers_are_bounded() {
         let feed = feed(0);
         let mut readers: Vec<_> =
-            (0..READERS_MAX).map(|_| feed.watch(From::Last(0)).expect("free")).collect();
-        assert!(feed.watch(From::Last(0)).is_none());
+            (0..READERS_MAX).map(|_| feed.watch(From::Last(0), &"a".into()).expect("free")).collect();
+        assert!(feed.watch(From::Last(0), &"a".into()).is_none());
         readers.pop();
-        assert!(feed.watch(From::Last(0)).is_some());
+        assert!(feed.watch(From::Last(0), &"a".into()).is_some());
         drop(readers);
         assert_eq!(feed.readers(), 0);
+    }
+
+    /// P9: whose connection takes nothing does not keep others out, the longest stalled one goes first; nor does one owner with many readers,
+    /// while readers of one owner leave each other alone.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stalls_or_is_one_of_many_gives_way() {
+        let feed = Arc::new(Feed::default());
+        let (ann, bob): (Arc<str>, Arc<str>) = ("ann".into(), "bob".into());
+        let readers: Vec<_> =
+            (0..READERS_MAX).map(|_| feed.watch(From::Last(0), &ann).expect("free")).collect();
+        assert!(feed.watch(From::Last(0), &ann).is_none(), "nobody stalls");
+        readers[7].stalls(true);
+        tokio::time::advance(STALL_MIN / 2).await;
+        readers[3].stalls(true);
+        assert!(feed.watch(From::Last(0), &ann).is_none(), "not for long enough");
+        tokio::time::advance(STALL_MIN / 2).await;
+        let _new = feed.watch(From::Last(0), &ann).expect("one stalls");
+        readers[7].leave().notified().await;
+        tokio::time::advance(STALL_MIN).await;
+        readers[3].stalls(false);
+        assert!(feed.watch(From::Last(0), &ann).is_none(), "it goes on");
+        let _bob = feed.watch(From::Last(0), &bob).expect("ann has too many");
+        readers[0].leave().notified().await;
+        drop(readers);
+        assert_eq!(feed.readers(), 2);
     }
 
     /// P9: a flood of one kind does not drown the others, and what is left out is counted.
@@ -404,7 +510,7 @@ mod tests {
             feed.push(Event::new(EventKind::Refused).detail("bad_credentials"));
         }
         feed.push(Event::new(EventKind::End).detail("revoked"));
-        let mut reader = feed.watch(From::Last(EVENTS_MAX)).expect("free");
+        let mut reader = feed.watch(From::Last(EVENTS_MAX), &"a".into()).expect("free");
         let told = reader.take(EVENTS_MAX).expect("there");
         assert_eq!(told.len() as u64, PER_SECOND_MAX + 1);
         assert_eq!(told.last().map(|event| event.kind), Some(EventKind::End));
@@ -423,7 +529,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_is_woken_and_ends_with_the_feed() {
         let feed = Arc::new(Feed::default());
-        let mut reader = feed.watch(From::Last(0)).expect("free");
+        let mut reader = feed.watch(From::Last(0), &"a".into()).expect("free");
         let (seen, was_seen) = tokio::sync::oneshot::channel();
         let waits = tokio::spawn(async move {
             assert!(reader.more().await);
@@ -440,7 +546,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_between_take_and_more_wakes() {
         let feed = Arc::new(Feed::default());
-        let mut reader = feed.watch(From::Last(0)).expect("free");
+        let mut reader = feed.watch(From::Last(0), &"a".into()).expect("free");
         assert!(reader.take(1).expect("there").is_empty());
         feed.push(Event::new(EventKind::NodeDown));
         assert!(tokio::time::timeout(SECOND, reader.more()).await.expect("at once"));

@@ -402,6 +402,19 @@ impl Node {
         self.tls.iter().filter_map(reload).collect()
     }
 
+    /// The same for the certificate of the admin API.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn reload_admin_tls(&self, config: &Config) -> Result<(), ServeError> {
+        Ok(self.admin.as_ref().map_or(Ok(()), |admin| admin.reload_tls(config))?)
+    }
+
+    /// From now on these tokens are good for the admin API, and no others; what of them changed.
+    pub fn adopt_tokens(&self, tokens: admin::Tokens) -> Vec<&'static str> {
+        self.admin.as_ref().map_or_else(Vec::new, |admin| admin.adopt(tokens))
+    }
+
     /// What the parts of the node share.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {

@@ -19,6 +19,11 @@ pub enum StorageError {
         "{path} is damaged at offset {offset}: {what}; move the data directory away and start with an empty one: what this one holds is lost, unless other nodes of its cluster have it and this one joins them anew"
     )]
     Damaged { path: PathBuf, offset: u64, what: String },
+    #[error(
+        "{path} is missing: {what}; put the file back, as it was, if somebody moved it. If it is gone: in a cluster start this node with an empty \
+         directory, retire its old boot, remove it and have it join anew; alone, restore the last backup to a new directory"
+    )]
+    Missing { path: PathBuf, what: String },
     #[error("{0}")]
     Row(#[from] session::lifecycle::RowError),
     #[error(

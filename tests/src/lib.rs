@@ -5,6 +5,7 @@ pub mod chaos;
 pub mod client;
 pub mod cluster;
 pub mod etcd;
+pub mod flood;
 pub mod history;
 pub mod hook;
 pub mod load;

@@ -133,7 +133,7 @@ impl Node {
             }
         };
         self.mqtt = address(&found, "mqtt");
-        let admin = admin.trim().trim_start_matches("http://");
+        let admin = admin.trim().split_once("://").map_or("", |(_, address)| address);
         self.admin = admin.parse().expect("the address of the admin API");
         Ok(())
     }

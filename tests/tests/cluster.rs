@@ -62,6 +62,18 @@ fn only_an_empty_node_with_the_secret_joins() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("sessions"), "{refused:?}");
     assert!(client.is_alive(), "nothing was disturbed");
+    // Issue 5 §2: what changes a cluster is on record, whatever came of it.
+    for (node, expected) in [
+        (&first, vec![("cluster.init", "done"), ("cluster.init", "done")]),
+        (&second, vec![("cluster.join", "refused"), ("cluster.join", "refused")]),
+    ] {
+        let audit: serde_json::Value = serde_json::from_str(&node.admin_get("/v1/audit")).expect("JSON");
+        let text = |one: &serde_json::Value, name: &str| one[name].as_str().expect("text").to_owned();
+        let found = audit["records"].as_array().expect("a list").iter();
+        let found: Vec<_> = found.map(|one| (text(one, "action"), text(one, "result"))).collect();
+        let expected: Vec<_> = expected.into_iter().map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
+        assert_eq!(found, expected, "{audit}");
+    }
     let stranger = Node::start_with(&[
         "node.id=3",
         "cluster.peer=127.0.0.1:0",

@@ -59,6 +59,39 @@ fn damage_after_a_crash_is_refused_or_harmless() {
     check_all(&mut node);
 }
 
+/// A file that is gone, moved by hand or by a backup program: the start makes do without it where nothing of it is needed, or refuses, names it
+/// and says what can be done.
+#[test]
+fn a_missing_file_is_refused_with_advice_or_harmless() {
+    let mut node = filled();
+    node.stop();
+    let files = read_all(node.dir());
+    let mut refused = 0;
+    for path in files.keys() {
+        let case = path.strip_prefix(node.dir()).unwrap_or(path).display().to_string();
+        std::fs::remove_file(path).expect("removed");
+        match node.try_restart() {
+            Ok(()) => check_served(&node, &case),
+            Err(Refusal { status, said }) => {
+                assert_eq!(status.code(), Some(1), "{case}: {status}\n{said}");
+                let name = path.file_name().expect("a file").to_string_lossy();
+                assert!(said.contains(&*name), "{case} is not named\n{said}");
+                assert!(
+                    ["restore", "empty", "original"].iter().any(|way| said.contains(way)),
+                    "{case}: {said}"
+                );
+                refused += 1;
+            }
+        }
+        node.kill();
+        put_back(node.dir(), &files);
+    }
+    assert!(refused > 0);
+    assert!(files.keys().any(|path| path.extension().is_some_and(|kind| kind == "bodies")));
+    node.restart();
+    check_served(&node, "everything is back");
+}
+
 fn durable(id: &str) -> Options {
     Options::v5(id).resume().expiry(3_600)
 }

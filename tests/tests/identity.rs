@@ -139,6 +139,32 @@ fn a_user_that_is_missing_in_the_file_is_cut_off_until_it_is_back() {
     }
 }
 
+/// Removing a user that stands in no file changes and ends nothing, and says so, with what there is to do about its sessions; exit code 1.
+#[test]
+fn removing_an_unknown_user_says_what_it_did_not_do() {
+    let users = Users::new();
+    let node = Node::start_with(&[&users.setting()]);
+    let mut alice = subscribed(&node, &of("alice", "live"), "jobs");
+    let file = users.file().display().to_string();
+    let remove = |name: &str| {
+        let output = user_at(&node, &["remove", name, "--file", &file], "");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = remove("nobody");
+    assert!(said.contains("nothing was ended") && said.contains("has no session of it"), "{said}");
+    // By hand, without a reload: the node still lets it in.
+    let before = std::fs::read_to_string(users.file()).expect("text");
+    let without: Vec<&str> = before.lines().filter(|line| !line.starts_with("alice:")).collect();
+    std::fs::write(users.file(), without.join("\n")).expect("written");
+    let said = remove("alice");
+    assert!(
+        said.contains("nothing was ended") && said.contains("exactmq session end --user alice"),
+        "{said}"
+    );
+    assert!(alice.is_alive());
+}
+
 /// On three nodes a user that is removed from one is removed from all of them at once, wherever it is connected, also where the password
 /// file still has it; adding it again lets it in again.
 #[test]

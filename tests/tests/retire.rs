@@ -162,7 +162,8 @@ fn a_dead_node_is_retired_by_attestation() {
     assert_eq!(again["unchanged"], true, "{again}");
     let row = boot_of(cluster.node(3), 2);
     assert_eq!(row["retired_because"], "pulled its plug", "the first proof stands: {row}");
-    let audit: Value = serde_json::from_str(&cluster.node(1).admin_get("/v1/audit")).expect("JSON");
+    let audit: Value =
+        serde_json::from_str(&cluster.node(1).admin_get("/v1/audit?action=node.retire")).expect("JSON");
     let records = audit["records"].as_array().expect("records");
     let results: Vec<&str> = records.iter().filter_map(|record| record["result"].as_str()).collect();
     let expected = ["retired", "no_fence_agent", "not_found", "not_found", "own_boot", "alive", "alive"];

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use serde_json::{Value, json};
 use tests::client::PATIENCE;
-use tests::users::{add_user, reload};
+use tests::cluster::succeeds;
+use tests::users::{add_user, reload, user_at};
 use tests::{Client, Node, Options};
 
 const SECRET: &str = "a secret of thirty-two bytes or more";
@@ -225,4 +226,77 @@ fn the_password_file_goes_first() {
     assert_eq!(connect("", &of("bob")), 0);
     assert_eq!(connect("bob", &of("bob")), 0);
     assert_eq!(connect("bob", "secret"), 0x86);
+}
+
+/// README "Who decides": a file decides about a name from the moment on that it has it, also about whoever is connected under it by a token. Others
+/// stay.
+#[test]
+fn a_name_that_a_file_takes_is_taken_from_its_token() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("passwords");
+    add_user(&file, "root", "secret");
+    let there = Tokened::start(&[&format!("auth.password_file={}", file.display())]);
+    let mut alice = Client::connect(there.node.mqtt, &Options::v5("a").login("alice", &of("alice")));
+    let mut unnamed = Client::connect(there.node.mqtt, &Options::v5("u").login("", &of("alice")));
+    let mut bob = Client::connect(there.node.mqtt, &Options::v5("b").login("bob", &of("bob")));
+    let named = file.display().to_string();
+    succeeds(&user_at(&there.node, &["add", "alice", "--file", &named], "another secret"));
+    for client in [&mut alice, &mut unnamed] {
+        let last = client.until_closed(PATIENCE).pop().expect("a DISCONNECT");
+        assert_eq!((last.kind(), last.reason()), (14, 0x87));
+    }
+    assert!(bob.is_alive());
+    assert_eq!(reason(&there.node, &Options::v5("a").login("alice", &of("alice"))), 0x86);
+    assert_eq!(reason(&there.node, &Options::v5("a").login("alice", "another secret")), 0);
+}
+
+/// P8, README "Who decides": a user is its name, whoever proves it. One that a file lost to a token keeps its sessions under that token, and
+/// nobody else gets them; who shall not have them is removed or denied, which holds whatever proves the name.
+#[test]
+fn a_user_is_its_name_whoever_proves_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("passwords");
+    for user in ["alice", "carol", "root"] {
+        add_user(&file, user, "secret");
+    }
+    let there = Tokened::start(&[&format!("auth.password_file={}", file.display())]);
+    let node = &there.node;
+    let by_password = |user: &str, id: &str| Options::v5(id).resume().expiry(600).login(user, "secret");
+    let by_token = |user: &str, id: &str| Options::v5(id).resume().expiry(600).login(user, &of(user));
+    for user in ["alice", "carol"] {
+        let mut client = Client::connect(node.mqtt, &by_password(user, user));
+        assert_eq!(client.subscribe(user, 1), 1);
+        client.disconnect();
+    }
+    let mut root = Client::connect(node.mqtt, &by_password("root", "root"));
+    for user in ["alice", "carol"] {
+        assert_eq!(root.publish(user, "queued", 1, false), 0);
+    }
+    let text = std::fs::read_to_string(&file).expect("text");
+    let without: Vec<&str> = text.lines().filter(|line| !line.starts_with("alice:")).collect();
+    std::fs::write(&file, without.join("\n")).expect("written");
+    reload(node);
+    assert_eq!(reason(node, &by_token("bob", "alice")), 0x87, "another user got the session");
+    let (mut alice, present) = Client::connect_present(node.mqtt, &by_token("alice", "alice"));
+    assert!(present);
+    assert_eq!(alice.take_message().payload, b"queued");
+    // Removed, not only missing: nothing is left for who has the name next.
+    let named = file.display().to_string();
+    succeeds(&user_at(node, &["remove", "carol", "--file", &named], ""));
+    let (mut carol, present) = Client::connect_present(node.mqtt, &by_token("carol", "carol"));
+    assert!(!present);
+    carol.expect_nothing();
+    succeeds(&node.cli(&["session", "end", "--user", "alice", "--reason", "revoked", "--deny"]));
+    assert_eq!(reason(node, &by_token("alice", "alice")), 0x8A);
+}
+
+/// `auth.jwt_lifetime_max_s`: a token that is good for longer than a token may be is refused, not shortened: whoever signs it should hear of it.
+#[test]
+fn a_token_that_would_be_good_for_too_long_is_refused() {
+    let there = Tokened::start(&["auth.jwt_lifetime_max_s=3600"]);
+    let until = |sec: u64| token(SECRET, &json!({ "sub": "alice", "exp": now_sec() + sec }));
+    let connect = |password: String| reason(&there.node, &Options::v5("c").login("alice", &password));
+    assert_eq!(connect(until(3_000)), 0);
+    assert_eq!(connect(until(4_000)), 0x86);
+    assert_eq!(connect(token(SECRET, &json!({ "sub": "alice", "exp": u64::MAX }))), 0x86);
 }

@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 
 use super::model::OwnerView;
 
-const CURRENT: &str = "audit.jsonl";
+pub(super) const CURRENT: &str = "audit.jsonl";
 const OLDER: &str = "audit.1.jsonl";
 /// Bytes of one line; a ClientID of 1,024 bytes escapes to six times that, and stands there twice.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Bytes read from a file for one page.
-const READ_BYTES_MAX: u64 = 8 << 20;
+pub(super) const READ_BYTES_MAX: u64 = 8 << 20;
 
 /// One decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct AuditRecord {
     pub seq: u64,
     /// When it was written, milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// `session.end`, `node.retire`, `deny.add` or `deny.remove`.
+    /// `session.end`, `node.retire`, `deny.add`, `deny.remove`, `cluster.init`, `cluster.join`, `cluster.remove`, `reload` or `backup`.
     pub action: String,
     pub who: String,
     /// Of the session; empty when it is about something else.
@@ -82,6 +82,23 @@ impl AuditRecord {
             waited: None,
             detail: None,
         }
+    }
+}
+
+/// Which records; what is `None` does not matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    pub action: Option<String>,
+    pub client_id: Option<String>,
+    pub result: Option<String>,
+}
+
+impl AuditFilter {
+    fn wants(&self, record: &AuditRecord) -> bool {
+        let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
+        is(&self.action, &record.action)
+            && is(&self.client_id, &record.client_id)
+            && is(&self.result, &record.result)
     }
 }
 
@@ -147,7 +164,8 @@ impl Audit {
             bytes_max,
             log: Mutex::new(Log { file: Some(file), bytes, next_seq: 1 }),
         };
-        let newest = audit.page(1, None)?.records.first().map_or(0, |record| record.seq);
+        let newest =
+            audit.page(1, None, &AuditFilter::default())?.records.first().map_or(0, |record| record.seq);
         audit.log.lock().next_seq = newest + 1;
         Ok(audit)
     }
@@ -199,24 +217,36 @@ impl Audit {
         Ok(file)
     }
 
-    /// Up to `limit` records before sequence number `before`, newest first. Blocks.
+    /// Up to `limit` wanted records before sequence number `before`, newest first; maybe fewer, even none, although there are more. Blocks.
     ///
     /// # Errors
     /// I/O.
-    pub fn page(&self, limit: usize, before: Option<u64>) -> Result<AuditPage, AuditError> {
-        let before = before.unwrap_or(u64::MAX);
-        let mut records = Vec::new();
-        let mut more = false;
+    pub fn page(
+        &self,
+        limit: usize,
+        before: Option<u64>,
+        wanted: &AuditFilter,
+    ) -> Result<AuditPage, AuditError> {
+        let mut look = Look {
+            limit,
+            wanted,
+            before: before.unwrap_or(u64::MAX),
+            budget: READ_BYTES_MAX,
+            records: Vec::new(),
+        };
         for name in [CURRENT, OLDER] {
             let path = self.directory.join(name);
-            match collect(&path, limit, before, &mut records) {
-                Ok(left) => more |= left,
+            match look.collect(&path) {
+                Ok(true) => {
+                    let cursor = Some(look.before.to_string());
+                    return Ok(AuditPage { records: look.records, cursor });
+                }
+                Ok(false) => {}
                 Err(source) if source.kind() == io::ErrorKind::NotFound => (),
                 Err(source) => return Err(AuditError::Io { path, source }),
             }
         }
-        let cursor = records.last().filter(|_| more).map(|record: &AuditRecord| record.seq.to_string());
-        Ok(AuditPage { records, cursor })
+        Ok(AuditPage { records: look.records, cursor: None })
     }
 }
 
@@ -227,41 +257,80 @@ pub(super) async fn append(audit: &Arc<Audit>, records: Vec<AuditRecord>) -> Res
     written.unwrap_or(Err(AuditError::Poisoned))
 }
 
-/// Reads `path` from its end; true when records were left out. Lines that are no record (torn by a crash) are passed over.
-fn collect(path: &Path, limit: usize, before: u64, records: &mut Vec<AuditRecord>) -> io::Result<bool> {
-    let mut file = File::open(path)?;
-    let mut end = file.metadata()?.len();
-    let mut budget = READ_BYTES_MAX;
-    // Bytes of a line whose beginning is in an earlier block.
-    let mut tail = Vec::new();
-    while end > 0 {
-        if budget == 0 {
-            return Ok(true);
-        }
-        let len = end.min(LINE_BYTES_MAX);
-        budget = budget.saturating_sub(len);
-        end -= len;
-        let mut block = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-        file.seek(SeekFrom::Start(end))?;
-        file.read_exact(&mut block)?;
-        block.append(&mut tail);
-        let mut lines = block.split(|byte| *byte == b'\n');
-        let first = lines.next().unwrap_or_default();
-        let whole: Vec<&[u8]> =
-            if end == 0 { std::iter::once(first).chain(lines).collect() } else { lines.collect() };
-        for line in whole.iter().rev().filter(|line| !line.is_empty()) {
-            let Ok(record) = serde_json::from_slice::<AuditRecord>(line) else { continue };
-            if record.seq >= before {
-                continue;
-            }
-            if records.len() >= limit {
+/// One page in the making.
+struct Look<'a> {
+    limit: usize,
+    wanted: &'a AuditFilter,
+    /// Everything from here on was looked at.
+    before: u64,
+    /// Bytes that may still be read.
+    budget: u64,
+    records: Vec<AuditRecord>,
+}
+
+impl Look<'_> {
+    /// Reads `path` from its end; true when records were left out. Lines that are no record (torn by a crash) are passed over.
+    fn collect(&mut self, path: &Path) -> io::Result<bool> {
+        let mut file = File::open(path)?;
+        let mut end = end_of(&mut file, self.before)?;
+        // Bytes of a line whose beginning is in an earlier block.
+        let mut tail = Vec::new();
+        while end > 0 {
+            if self.budget == 0 {
                 return Ok(true);
             }
-            records.push(record);
+            let len = end.min(LINE_BYTES_MAX);
+            self.budget = self.budget.saturating_sub(len);
+            end -= len;
+            let mut block = read_at(&mut file, end, len)?;
+            block.append(&mut tail);
+            let mut lines = block.split(|byte| *byte == b'\n');
+            let first = lines.next().unwrap_or_default();
+            let whole: Vec<&[u8]> =
+                if end == 0 { std::iter::once(first).chain(lines).collect() } else { lines.collect() };
+            for line in whole.iter().rev().filter(|line| !line.is_empty()) {
+                let Ok(record) = serde_json::from_slice::<AuditRecord>(line) else { continue };
+                if record.seq >= self.before {
+                    continue;
+                }
+                let wanted = self.wanted.wants(&record);
+                if wanted && self.records.len() >= self.limit {
+                    return Ok(true);
+                }
+                self.before = record.seq;
+                self.records.extend(wanted.then_some(record));
+            }
+            if end > 0 {
+                tail = first.to_vec();
+            }
         }
-        if end > 0 {
-            tail = first.to_vec();
+        Ok(false)
+    }
+}
+
+fn read_at(file: &mut File, at: u64, len: u64) -> io::Result<Vec<u8>> {
+    let mut block = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(&mut block)?;
+    Ok(block)
+}
+
+/// An offset behind which no record before `before` begins, and not far behind the last of them: so that a page in the middle of a large file
+/// is not looked for from its end.
+fn end_of(file: &mut File, before: u64) -> io::Result<u64> {
+    let end = file.metadata()?.len();
+    let (mut low, mut high) = (0, end);
+    while before != u64::MAX && high - low > LINE_BYTES_MAX {
+        let middle = low + (high - low) / 2;
+        let block = read_at(file, middle, (2 * LINE_BYTES_MAX).min(end - middle))?;
+        let mut lines = block.split(|byte| *byte == b'\n').skip(1);
+        let first = lines.find_map(|line| serde_json::from_slice::<AuditRecord>(line).ok());
+        if first.is_some_and(|record| record.seq < before) {
+            low = middle;
+        } else {
+            high = middle;
         }
     }
-    Ok(false)
+    // The last of them may begin before `high` and end behind it.
+    Ok(end.min(high.saturating_add(2 * LINE_BYTES_MAX)))
 }

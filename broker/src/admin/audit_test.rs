@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use super::audit::{Audit, AuditRecord};
+use super::audit::{Audit, AuditFilter, AuditRecord, CURRENT, READ_BYTES_MAX};
 
 pub(super) fn record(client_id: &str) -> AuditRecord {
     AuditRecord {
@@ -29,7 +29,7 @@ pub(super) fn record(client_id: &str) -> AuditRecord {
 fn all(audit: &Audit, limit: usize) -> Vec<u64> {
     let (mut seqs, mut cursor) = (Vec::new(), None);
     loop {
-        let page = audit.page(limit, cursor).expect("readable");
+        let page = audit.page(limit, cursor, &AuditFilter::default()).expect("readable");
         assert!(page.records.len() <= limit);
         seqs.extend(page.records.iter().map(|record| record.seq));
         match page.cursor {
@@ -52,7 +52,7 @@ fn records_come_back_newest_first_over_restarts_and_pages() {
     for limit in [1, 7, 120, 1_000] {
         assert_eq!(all(&audit, limit), expected, "limit {limit}");
     }
-    let page = audit.page(1, None).expect("readable");
+    let page = audit.page(1, None, &AuditFilter::default()).expect("readable");
     assert!(page.records[0].client_id.len() == 1_953 && page.records[0].at_ms > 1_600_000_000_000);
 }
 
@@ -96,4 +96,28 @@ fn after_a_failed_write_nothing_more_is_recorded() {
     std::fs::remove_dir_all(directory.path()).expect("removed");
     assert!(audit.check().is_ok() && audit.append(vec![record("b")]).is_err());
     assert!(audit.check().is_err() && audit.append(vec![record("c")]).is_err());
+}
+
+/// Issue 5 §4: pages lead to the oldest record however large the files are, and a filter leaves nothing out.
+#[test]
+fn pages_and_filters_reach_the_oldest_record() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let audit = Audit::open(directory.path(), 1 << 30).expect("open");
+    // More than one page may read.
+    let long = "x".repeat(60_000);
+    for n in 0..200 {
+        let name = if n % 100 == 5 { "rare".to_owned() } else { format!("{n}-{long}") };
+        audit.append(vec![record(&name)]).expect("written");
+    }
+    assert!(std::fs::metadata(directory.path().join(CURRENT)).expect("there").len() > READ_BYTES_MAX);
+    assert_eq!(all(&audit, 7), (1..=200).rev().collect::<Vec<u64>>());
+    let wanted = AuditFilter { client_id: Some("rare".to_owned()), ..AuditFilter::default() };
+    let (mut seqs, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = audit.page(1, cursor, &wanted).expect("readable");
+        seqs.extend(page.records.iter().map(|record| record.seq));
+        let Some(next) = page.cursor else { break };
+        cursor = Some(next.parse().expect("a number"));
+    }
+    assert_eq!(seqs, [106, 6]);
 }

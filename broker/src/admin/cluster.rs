@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::audit::{self, AuditRecord};
 use super::model::object;
+use super::role::Caller;
 use super::{AdminState, NodeView, Problem};
 use crate::cluster::join::JoinError;
 use crate::cluster::{ClusterView, Member};
@@ -101,35 +103,68 @@ pub(super) async fn show(State(state): State<AdminState>) -> Result<Json<Cluster
     Ok(Json(member(&state)?.view()))
 }
 
-pub(super) async fn init(State(state): State<AdminState>, body: Bytes) -> Result<Json<Value>, Problem> {
+/// Changes the cluster, and puts it on record whatever came of it.
+async fn recorded<T: Send + 'static>(
+    state: AdminState,
+    record: AuditRecord,
+    change: impl Future<Output = Result<T, JoinError>> + Send + 'static,
+) -> Result<T, Problem> {
+    state.audit.check().map_err(|error| Problem::new(503, "audit", error.to_string()))?;
+    // In a task of its own: a caller that hangs up does not stop it half way, nor keep it out of the audit log.
+    let task = tokio::spawn(async move {
+        let done = change.await;
+        let detail = done.as_ref().err().map(ToString::to_string);
+        let done = done.map_err(Problem::from);
+        let result = done.as_ref().map_or_else(|problem| problem.code().to_owned(), |_| "done".to_owned());
+        let written = audit::append(&state.audit, vec![AuditRecord { result, detail, ..record }]).await;
+        written.map_err(|error| {
+            let what = if done.is_ok() { "it is done, but " } else { "" };
+            Problem::new(500, "audit", format!("{what}{error}"))
+        })?;
+        done
+    });
+    task.await.unwrap_or_else(|_| Err(Problem::new(500, "internal", "the call failed")))
+}
+
+pub(super) async fn init(
+    State(state): State<AdminState>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
     if !body.is_empty() {
         let InitRequest {} = read(&body, "empty or {}")?;
     }
     let member = member(&state)?;
-    // In a task of its own, as the others: a caller that hangs up does not stop it half way.
-    let done = tokio::spawn(async move { member.init().await }).await;
-    let address = done.map_err(|_| Problem::new(500, "internal", "the call failed"))??;
+    let record = AuditRecord::of("cluster.init", &caller.who());
+    let address = recorded(state, record, async move { member.init().await }).await?;
     Ok(Json(json!({ "state": "member", "address": address })))
 }
 
-pub(super) async fn join(State(state): State<AdminState>, body: Bytes) -> Result<Json<Value>, Problem> {
+pub(super) async fn join(
+    State(state): State<AdminState>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
     let request: JoinRequest = read(&body, "{\"seed\": \"HOST:PORT\"}")?;
     let seed = HostPort::new(&request.seed)
         .ok_or_else(|| Problem::invalid(format!("seed {:?} is not HOST:PORT", request.seed)))?;
     let member = member(&state)?;
-    let done = tokio::spawn(async move { member.join(&seed.0).await }).await;
-    done.map_err(|_| Problem::new(500, "internal", "the call failed"))??;
+    let subject = Some(format!("the cluster of {}", seed.0));
+    let record = AuditRecord { subject, ..AuditRecord::of("cluster.join", &caller.who()) };
+    recorded(state, record, async move { member.join(&seed.0).await }).await?;
     Ok(Json(json!({ "state": "joining" })))
 }
 
 pub(super) async fn remove(
     State(state): State<AdminState>,
+    Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<RemoveAnswer>, Problem> {
     let request: RemoveRequest = read(&body, "{\"node_id\": N}")?;
     let member = member(&state)?;
-    let done = tokio::spawn(async move { member.remove(request.node_id).await }).await;
-    done.map_err(|_| Problem::new(500, "internal", "the call failed"))??;
+    let node_id = Some(request.node_id);
+    let record = AuditRecord { node_id, ..AuditRecord::of("cluster.remove", &caller.who()) };
+    recorded(state.clone(), record, async move { member.remove(request.node_id).await }).await?;
     Ok(Json(RemoveAnswer::new(request.node_id, state.port.nodes().await?)))
 }
 

@@ -3,18 +3,16 @@
 //! It is plain HTML, CSS and ES modules without a build step (`broker/dashboard`). The page itself needs no token: it shows nothing until
 //! the operator pasted one, and every call it makes carries it.
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use ring::digest::{SHA256, digest};
 
-use super::Problem;
 use super::problem::no_route;
+use super::{Problem, etag};
 
 /// Nothing from elsewhere, nothing inline, no text as HTML (Trusted Types), nobody's frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -62,17 +60,9 @@ static ASSETS: &[Asset] = &[
 ];
 
 /// Strong: the same bytes have the same one, on every node.
-static TAGS: LazyLock<Vec<String>> =
-    LazyLock::new(|| std::iter::once(&PAGE).chain(ASSETS).map(|asset| tag(asset.text)).collect());
-
-fn tag(text: &str) -> String {
-    let mut tag = String::from("\"");
-    for byte in &digest(&SHA256, text.as_bytes()).as_ref()[..12] {
-        // Writing to a String cannot fail.
-        let _ = write!(tag, "{byte:02x}");
-    }
-    tag + "\""
-}
+static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    std::iter::once(&PAGE).chain(ASSETS).map(|asset| etag::of(asset.text.as_bytes())).collect()
+});
 
 pub(super) async fn page(headers: HeaderMap) -> Response {
     answer(&PAGE, &TAGS[0], &headers)
@@ -90,9 +80,7 @@ pub(super) async fn asset(
 }
 
 fn answer(asset: &Asset, tag: &str, headers: &HeaderMap) -> Response {
-    let known = headers.get(IF_NONE_MATCH).and_then(|known| known.to_str().ok());
-    let unchanged =
-        known.is_some_and(|known| known.split(',').any(|one| one.trim() == tag || one.trim() == "*"));
+    let unchanged = etag::is_known(tag, headers);
     let mut response =
         if unchanged { StatusCode::NOT_MODIFIED.into_response() } else { asset.text.into_response() };
     let fixed = [
@@ -117,6 +105,8 @@ fn answer(asset: &Asset, tag: &str, headers: &HeaderMap) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header::IF_NONE_MATCH;
+
     use super::*;
 
     /// Everything that the files name is there, and nothing that they name is elsewhere.

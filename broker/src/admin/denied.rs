@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{Extension, Query, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use session::limits::{DENY_REASON_BYTES_MAX, UID_BYTES_MAX};
 use session::time::Millis;
 
 use super::audit::AuditRecord;
-use super::listener::Peer;
+use super::role::Caller;
 use super::sessions::{NAMESPACE_DEFAULT, limit, parameters};
 use super::{AdminState, PortError, Problem};
 
@@ -128,20 +128,20 @@ pub(super) async fn list(
 
 pub(super) async fn add(
     State(state): State<AdminState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let form = "{\"user\": …} or {\"client_id\": …, \"namespace\": …}";
     let request: DenyRequest = super::read_object(&body, form)?;
     let command = request.command()?;
-    let task = tokio::spawn(async move { deny(&state, &peer.who(), command).await });
+    let task = tokio::spawn(async move { deny(&state, &caller.who(), command).await });
     finished(task.await)?;
     Ok(Json(json!({ "denied": true })))
 }
 
 pub(super) async fn remove(
     State(state): State<AdminState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     query: Parameters,
 ) -> Result<Json<Value>, Problem> {
     let mut named = parameters(query, &["user", "client_id", "namespace"])?;
@@ -150,7 +150,7 @@ pub(super) async fn remove(
     let task = tokio::spawn(async move {
         state.audit.check().map_err(|error| Problem::new(503, "audit", error.to_string()))?;
         let done = state.port.allow(subject.clone()).await;
-        let who = peer.who();
+        let who = caller.who();
         record(&state, &who, "deny.remove", &subject, "", done.as_ref().map(drop)).await?;
         Ok(done?)
     });

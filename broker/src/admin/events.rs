@@ -1,7 +1,8 @@
 //! The call that watches: server-sent events out of the node's feed.
 //!
 //! Each reader has a task that takes events in batches and hands them to its connection. One whose connection takes nothing for
-//! [`SEND_MAX`], or that the ring of the feed went past, is told `dropped` where that is possible, and let go.
+//! [`SEND_MAX`], or that the ring of the feed went past, is told `dropped` where that is possible, and let go; so is one that stalls while
+//! others wait for its place, and one whose token is not good any more.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName};
 use axum::response::{IntoResponse, Response};
@@ -18,6 +19,7 @@ use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use super::role::{Caller, FIRST};
 use super::sessions::{Parameters, parameters};
 use super::table::number;
 use super::{AdminState, Problem};
@@ -56,6 +58,7 @@ impl Stream for Lines {
 
 pub(super) async fn watch(
     State(state): State<AdminState>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     query: Parameters,
 ) -> Result<Response, Problem> {
@@ -69,12 +72,21 @@ pub(super) async fn watch(
         let after = after.filter(|(boot, _)| **boot == *boot_id).and_then(|(_, seq)| seq.parse().ok());
         after.map_or(From::Elsewhere, From::After)
     });
-    let Some(reader) = state.events.watch(from) else {
+    let owner = caller.name.clone().unwrap_or_else(|| FIRST.into());
+    let Some(reader) = state.events.watch(from, &owner) else {
         return Err(Problem::new(409, "limit", "as many readers as may are watching; close one of them"));
     };
     let hello = EventHello { node_id, boot_id: boot_id.clone(), missed: reader.missed };
     let (lines, body) = mpsc::channel(WRITES_MAX);
-    tokio::spawn(tell(reader, boot_id, hello, lines));
+    tokio::spawn(async move {
+        let leave = reader.leave();
+        tokio::select! {
+            biased;
+            () = state.callers.revoked(&caller) => {}
+            () = leave.notified() => state.events.let_go(),
+            () = tell(reader, boot_id, hello, lines) => {}
+        }
+    });
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(Lines(body))).into_response())
 }
@@ -105,7 +117,10 @@ async fn tell(mut reader: Reader, boot_id: Arc<str>, hello: EventHello, lines: m
     write(&mut first, None, "hello", &hello);
     let mut next = Bytes::from(first);
     loop {
-        match tokio::time::timeout(SEND_MAX, lines.send(next)).await {
+        reader.stalls(true);
+        let sent = tokio::time::timeout(SEND_MAX, lines.send(next)).await;
+        reader.stalls(false);
+        match sent {
             Ok(Ok(())) => {}
             Ok(Err(_gone)) => return,
             Err(_elapsed) => return reader.is_too_slow(),
@@ -145,7 +160,7 @@ mod tests {
     async fn a_reader_that_takes_nothing_is_let_go() {
         let feed = Arc::new(Feed::default());
         let (lines, mut body) = mpsc::channel(1);
-        let reader = feed.watch(From::Last(0)).expect("free");
+        let reader = feed.watch(From::Last(0), &"a".into()).expect("free");
         let task = tokio::spawn(tell(reader, "b".into(), hello(), lines));
         feed.push(Event::new(EventKind::NodeUp));
         tokio::task::yield_now().await;
@@ -161,7 +176,7 @@ mod tests {
     async fn a_reader_that_is_behind_is_told_so() {
         let feed = Arc::new(Feed::default());
         let (lines, mut body) = mpsc::channel(2);
-        let reader = feed.watch(From::Last(0)).expect("free");
+        let reader = feed.watch(From::Last(0), &"a".into()).expect("free");
         // Before it reads at all: a turn of the ring, over several seconds since a flood is cut.
         for _ in 0..=EVENTS_MAX as u64 / crate::events::PER_SECOND_MAX {
             (0..crate::events::PER_SECOND_MAX).for_each(|_| feed.push(Event::new(EventKind::NodeUp)));

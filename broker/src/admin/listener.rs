@@ -13,31 +13,39 @@ use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use super::stream::Stream;
+use super::tls::AdminTls;
 use super::{AdminState, router};
 
 /// Open connections. At the limit the oldest one that waits for its client gives way to a new one.
 const CONNECTIONS_MAX: usize = 128;
 /// From the accept, or the first byte of a further request, to the end of its headers.
 const HEADERS: Duration = Duration::from_secs(3);
+/// From the accept to the end of the TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
 /// A connection on which nothing happens for so long is closed. Longer than any call takes.
 const IDLE: Duration = Duration::from_secs(30);
 /// Pause after an accept that failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What connections from now on meet; a reload changes it.
+pub(super) type SharedTls = Arc<Mutex<AdminTls>>;
+
 /// Serves the API until `stop` completes and the calls under way are answered.
 ///
 /// # Errors
 /// When the socket fails.
-pub async fn serve(
+pub(super) async fn serve(
     listener: TcpListener,
+    tls: Option<SharedTls>,
     state: AdminState,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let guard = Guard { listener, table: Arc::default() };
+    let guard = Guard { listener, tls, table: Arc::default() };
     let service = router(state).into_make_service_with_connect_info::<Peer>();
     axum::serve(guard, service).with_graceful_shutdown(stop).await
 }
@@ -45,13 +53,6 @@ pub async fn serve(
 /// Who calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
-
-impl Peer {
-    /// As the audit log names whoever calls from there.
-    pub(super) fn who(self) -> String {
-        format!("admin token, from {}", self.0)
-    }
-}
 
 impl Connected<IncomingStream<'_, Guard>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Guard>) -> Self {
@@ -61,6 +62,7 @@ impl Connected<IncomingStream<'_, Guard>> for Peer {
 
 struct Guard {
     listener: TcpListener,
+    tls: Option<SharedTls>,
     table: Arc<Table>,
 }
 
@@ -145,6 +147,9 @@ impl Listener for Guard {
                 Ok((stream, peer)) => {
                     let _ = stream.set_nodelay(true);
                     self.table.make_room().await;
+                    let local = stream.local_addr().ok();
+                    let tls = self.tls.as_ref().map(|tls| tls.lock().acceptor(peer, local));
+                    let stream = Stream::new(stream, tls);
                     return (Connection::new(stream, Arc::clone(&self.table)), peer);
                 }
                 Err(error) => {
@@ -161,17 +166,18 @@ impl Listener for Guard {
 }
 
 /// ```text
-/// accept ──▶ Headers ──empty line──▶ Call ──first byte of the answer──▶ Between ──first byte──▶ Headers
+/// accept ──▶ (Handshake) ──▶ Headers ──empty line──▶ Call ──first byte of the answer──▶ Between ──first byte──▶ Headers
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    Handshake,
     Headers,
     Call,
     Between,
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     phase: Phase,
     /// The bytes before were a line end: one more is the empty line.
     at_line_start: bool,
@@ -181,10 +187,12 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, table: Arc<Table>) -> Self {
+    fn new(stream: Stream, table: Arc<Table>) -> Self {
         let id = table.add();
-        let limit = Box::pin(sleep(HEADERS));
-        Self { stream, phase: Phase::Headers, at_line_start: false, limit, id, table }
+        let (phase, limit) =
+            if stream.is_in_handshake() { (Phase::Handshake, HANDSHAKE) } else { (Phase::Headers, HEADERS) };
+        let limit = Box::pin(sleep(limit));
+        Self { stream, phase, at_line_start: false, limit, id, table }
     }
 
     fn limit(&mut self, limit: Duration) {
@@ -197,10 +205,26 @@ impl Connection {
         self.limit(if phase == Phase::Headers { HEADERS } else { IDLE });
     }
 
+    /// What the socket said, unless it keeps us waiting for longer than it may.
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, said: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if self.phase == Phase::Handshake && !self.stream.is_in_handshake() {
+            self.enter(Phase::Headers);
+        }
+        if said.is_ready() {
+            return said;
+        }
+        ready!(self.limit.as_mut().poll(cx));
+        // Polled again after it fired, a timer must be armed.
+        self.limit = Box::pin(sleep_until(Instant::now() + IDLE));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
     fn read(&mut self, bytes: &[u8]) {
         match self.phase {
             Phase::Call => self.limit(IDLE),
             _ if bytes.is_empty() => {}
+            // Bytes come behind it only.
+            Phase::Handshake => {}
             Phase::Between => {
                 self.at_line_start = false;
                 self.enter(Phase::Headers);
@@ -237,30 +261,31 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         self.table.check(self.id, cx)?;
         let before = buf.filled().len();
-        if let Poll::Ready(result) = Pin::new(&mut self.stream).poll_read(cx, buf) {
-            self.read(&buf.filled()[before..]);
-            return Poll::Ready(result);
-        }
-        ready!(self.limit.as_mut().poll(cx));
-        // Polled again after it fired, a timer must be armed.
-        self.limit = Box::pin(sleep_until(Instant::now() + IDLE));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        let said = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let result = ready!(self.in_time(cx, said));
+        self.read(&buf.filled()[before..]);
+        Poll::Ready(result)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.table.check(self.id, cx)?;
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        let said = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        let written = ready!(self.in_time(cx, said));
         self.enter(Phase::Between);
         Poll::Ready(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        self.table.check(self.id, cx)?;
+        let said = Pin::new(&mut self.stream).poll_flush(cx);
+        self.in_time(cx, said)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        self.table.check(self.id, cx)?;
+        let said = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.in_time(cx, said)
     }
 }

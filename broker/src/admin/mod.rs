@@ -1,13 +1,15 @@
 //! The admin API: HTTP and JSON in front of what the broker can tell and do. Names of paths, fields and codes are contracts.
 //!
-//! It decides nothing: every call goes through [`AdminPort`], which the running broker implements. Here are the token, the
+//! It decides nothing: every call goes through [`AdminPort`], which the running broker implements. Here are the tokens and their roles, the
 //! audit log, paging, and the translation of results into `application/problem+json`.
 
 mod audit;
 mod backup;
+mod callers;
 mod cluster;
 mod dashboard;
 mod denied;
+mod etag;
 mod events;
 mod jobs;
 mod listener;
@@ -17,11 +19,15 @@ mod problem;
 mod queues;
 mod reload;
 mod retire;
+mod role;
 mod sessions;
 mod slow;
 mod start;
+mod stream;
 pub(crate) mod table;
+mod tls;
 mod token;
+mod tokens_file;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -37,11 +43,12 @@ use session::id::{Key, Owner};
 use session::lifecycle::{EndReason, Subject, WillMode};
 
 pub use audit::{Audit, AuditError, AuditPage, AuditRecord};
+pub(crate) use callers::read_further;
+pub use callers::{Callers, Tokens};
 pub use cluster::{RemoveAnswer, UnretiredBoot};
 pub use denied::{DeniedList, DeniedPage, DeniedView, DenyCommand, DenyRequest};
 pub use events::EventHello;
 pub use jobs::{JobDetail, JobFileError, JobList, JobRequest, JobResult, JobState, JobView, Jobs};
-pub use listener::serve;
 pub(crate) use model::reason_word as end_reason_word;
 pub use model::{
     BootView, EndAnswer, EndRequest, InboxView, NodeLeaseView, NodeView, NodesView, OwnerView, SessionDetail,
@@ -55,9 +62,12 @@ pub use queues::{
 };
 pub use reload::{ReloadDone, ReloadError};
 pub use retire::{RetireAnswer, RetireGroup, RetireRequest, RetireWaiting, Retirements, check_attestation};
+pub use role::{Role, WhoView};
 pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use table::{Best, Order, Position, Value, Word};
+pub use tls::{AdminTls, CERTIFICATE_FILE};
 pub use token::{AdminToken, TokenError};
+pub use tokens_file::{NamedToken, TokensFile, add_token, remove_token};
 
 use crate::cluster::Member;
 use crate::events::Feed;
@@ -229,7 +239,7 @@ pub struct Check {
 #[derive(Clone)]
 pub struct AdminState {
     pub port: Arc<dyn AdminPort>,
-    pub token: Arc<AdminToken>,
+    pub callers: Arc<Callers>,
     pub audit: Arc<Audit>,
     pub jobs: Arc<Jobs>,
     pub retirements: Arc<Retirements>,
@@ -240,49 +250,50 @@ pub struct AdminState {
     pub metrics_token: bool,
 }
 
-/// Every route: path, methods, whether the token is needed.
-fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bool)> {
+/// Every route: path and methods. [`role`] says who may call which.
+fn routes() -> Vec<(&'static str, MethodRouter<AdminState>)> {
     vec![
-        ("/", get(dashboard::page), false),
-        ("/assets/{name}", get(dashboard::asset), false),
-        ("/openapi.json", get(openapi::openapi), false),
-        ("/health/live", get(live), false),
-        ("/health/ready", get(ready), false),
-        ("/metrics", get(metrics), state.metrics_token),
-        ("/v1/sessions", get(sessions::list), true),
-        ("/v1/sessions/{client_id}", get(sessions::show), true),
-        ("/v1/sessions/{client_id}/end", post(sessions::end), true),
-        ("/v1/end", get(jobs::list).post(jobs::begin), true),
-        ("/v1/end/{job}", get(jobs::show), true),
-        ("/v1/denied", get(denied::list).post(denied::add).delete(denied::remove), true),
-        ("/v1/channels", get(queues::channels), true),
-        ("/v1/members", get(queues::members), true),
-        ("/v1/nodes", get(nodes), true),
-        ("/v1/nodes/{id}/retire", post(retire::retire), true),
-        ("/v1/cluster", get(cluster::show), true),
-        ("/v1/cluster/init", post(cluster::init), true),
-        ("/v1/cluster/join", post(cluster::join), true),
-        ("/v1/cluster/remove", post(cluster::remove), true),
-        ("/v1/backup", post(backup::backup), true),
-        ("/v1/events", get(events::watch), true),
-        ("/v1/reload", post(reload::reload), true),
-        ("/v1/audit", get(sessions::audit_page), true),
+        ("/", get(dashboard::page)),
+        ("/assets/{name}", get(dashboard::asset)),
+        ("/openapi.json", get(openapi::openapi)),
+        ("/health/live", get(live)),
+        ("/health/ready", get(ready)),
+        ("/metrics", get(metrics)),
+        ("/v1/sessions", get(sessions::list)),
+        ("/v1/sessions/{client_id}", get(sessions::show)),
+        ("/v1/sessions/{client_id}/end", post(sessions::end)),
+        ("/v1/end", get(jobs::list).post(jobs::begin)),
+        ("/v1/end/{job}", get(jobs::show)),
+        ("/v1/denied", get(denied::list).post(denied::add).delete(denied::remove)),
+        ("/v1/channels", get(queues::channels)),
+        ("/v1/members", get(queues::members)),
+        ("/v1/nodes", get(nodes)),
+        ("/v1/nodes/{id}/retire", post(retire::retire)),
+        ("/v1/cluster", get(cluster::show)),
+        ("/v1/cluster/init", post(cluster::init)),
+        ("/v1/cluster/join", post(cluster::join)),
+        ("/v1/cluster/remove", post(cluster::remove)),
+        ("/v1/backup", post(backup::backup)),
+        ("/v1/events", get(events::watch)),
+        ("/v1/reload", post(reload::reload)),
+        ("/v1/audit", get(sessions::audit_page)),
+        ("/v1/whoami", get(role::whoami)),
     ]
 }
 
 /// The whole API.
 pub fn router(state: AdminState) -> Router {
-    let mut open = Router::new();
-    let mut guarded = Router::new();
-    for (path, methods, needs_token) in routes(&state) {
-        if needs_token {
-            guarded = guarded.route(path, methods);
+    let mut router = Router::new();
+    for (path, methods) in routes() {
+        let methods = if role::is_open(path) && !(path == "/metrics" && state.metrics_token) {
+            methods
         } else {
-            open = open.route(path, methods);
-        }
+            let gate = role::Gate { callers: Arc::clone(&state.callers), path };
+            methods.layer(from_fn(etag::tag)).layer(from_fn_with_state(gate, role::require))
+        };
+        router = router.route(path, methods);
     }
-    let guarded = guarded.route_layer(from_fn_with_state(Arc::clone(&state.token), token::require));
-    open.merge(guarded)
+    router
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
         .layer(from_fn_with_state(Arc::clone(&state.slow), slow::look))

@@ -1,6 +1,7 @@
 //! The description of the API in OpenAPI 3.1, by hand: a few routes are told more exactly so than derived from types.
 //! A test holds it against the routes, and the types against its schemas.
 
+mod access;
 mod queue;
 mod watch;
 
@@ -24,7 +25,9 @@ pub(super) fn document() -> Value {
         "info": {
             "title": "ExactMQ admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Times are milliseconds since the Unix epoch. Errors are application/problem+json with a `code`.",
+            "description": "Times are milliseconds since the Unix epoch. Errors are application/problem+json with a `code`. Each call names the \
+                            role that its token needs: a viewer reads, an operator also ends sessions and denies, an admin may everything. Answers \
+                            have an ETag, which If-None-Match takes.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "security": [{ "token": [] }],
@@ -52,6 +55,7 @@ fn all_paths() -> Value {
             all.extend(more);
         }
     }
+    access::add(&mut all);
     all
 }
 
@@ -294,9 +298,14 @@ fn paths() -> Value {
                 ("503", "unproved, close, deadline, unavailable; audit: an earlier record failed, nothing was done"),
             ]),
         } },
+        "/v1/whoami": { "get": {
+            "summary": "Name and role of the token that is used",
+            "responses": answers("The token", reference("Who"), &CALL[1..2]),
+        } },
         "/v1/audit": { "get": {
             "summary": "Who ended or retired what, when, why, with which result; newest first",
             "parameters": [
+                text_filter("action"), text_filter("client_id"), text_filter("result"),
                 parameter("limit", "query", json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100 })),
                 parameter("cursor", "query", json!({ "type": "string" })),
             ],
@@ -313,8 +322,8 @@ const CLUSTER_CHANGE: &[(&str, &str)] = &[
     ("400", "invalid"),
     ("401", "unauthorized"),
     ("409", "no_peer_port, refused"),
-    ("500", "internal"),
-    ("503", "unreachable, unavailable, partial"),
+    ("500", "audit: it could not be recorded; internal"),
+    ("503", "unreachable, unavailable, partial; audit: an earlier record failed, nothing was done"),
 ];
 
 fn of_session() -> Value {
@@ -433,6 +442,7 @@ fn schemas() -> Value {
     let texts = json!({ "type": "array", "items": { "type": "string" } });
     let reload = [("changed", texts.clone()), ("needs_restart", texts.clone()), ("failed", texts)];
     schemas.push(("Reload", object(&reload)));
+    schemas.push(("Who", object(&[("name", text()), ("role", access::roles())])));
     let others = node_schemas()
         .into_iter()
         .chain(end_schemas())

@@ -8,76 +8,22 @@ use super::model::*;
 use super::openapi::document;
 use super::*;
 
-struct NoPort;
-
-impl AdminPort for NoPort {
-    fn list_sessions(&self, _: SessionQuery) -> PortFuture<'_, Result<SessionPage, PortError>> {
-        unavailable()
-    }
-    fn show_session(&self, _: Key) -> PortFuture<'_, Result<Option<SessionDetail>, PortError>> {
-        unavailable()
-    }
-    fn end_session(&self, _: Key, _: EndCommand) -> PortFuture<'_, Result<EndDone, EndError>> {
-        Box::pin(async { Err(EndError::NotFound) })
-    }
-    fn deny(&self, _: DenyCommand) -> PortFuture<'_, Result<(), PortError>> {
-        unavailable()
-    }
-    fn allow(&self, _: Subject) -> PortFuture<'_, Result<bool, PortError>> {
-        unavailable()
-    }
-    fn denied(&self, _: Option<Subject>, _: usize) -> PortFuture<'_, Result<DeniedPage, PortError>> {
-        unavailable()
-    }
-    fn channels(&self, _: ChannelQuery) -> PortFuture<'_, Result<ChannelPage, PortError>> {
-        unavailable()
-    }
-    fn members(&self, _: MemberQuery) -> PortFuture<'_, Result<MemberPage, PortError>> {
-        unavailable()
-    }
-    fn nodes(&self) -> PortFuture<'_, Result<Vec<NodeView>, PortError>> {
-        unavailable()
-    }
-    fn retire_boot(
-        &self,
-        _: RetireOrder,
-        _: Arc<RetireProgress>,
-    ) -> PortFuture<'_, Result<Retired, RetireError>> {
-        Box::pin(async { Err(RetireError::Own) })
-    }
-    fn checks(&self) -> PortFuture<'_, Vec<Check>> {
-        Box::pin(async { Vec::new() })
-    }
-}
-
-fn unavailable<T: Send + 'static>() -> PortFuture<'static, Result<T, PortError>> {
-    Box::pin(async { Err(PortError::Unavailable("a test".to_owned())) })
-}
-
 #[test]
 fn the_document_has_exactly_the_routes() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let state = AdminState {
-        port: Arc::new(NoPort),
-        token: Arc::new(AdminToken::open(&directory.path().join("token")).expect("made")),
-        audit: Arc::new(Audit::open(directory.path(), 1 << 20).expect("made")),
-        jobs: Arc::new(Jobs::open(directory.path()).expect("made")),
-        retirements: Arc::default(),
-        metrics: Metrics::new(1, 1),
-        events: Arc::default(),
-        slow: Arc::default(),
-        metrics_token: false,
-    };
-    let served: BTreeSet<&str> = routes(&state).into_iter().map(|(path, ..)| path).collect();
+    let served: BTreeSet<&str> = routes().into_iter().map(|(path, _)| path).collect();
     let document = document();
     let told: BTreeSet<&str> =
         document["paths"].as_object().expect("paths").keys().map(String::as_str).collect();
     assert_eq!(served, told);
-    for (path, _, needs_token) in routes(&state) {
-        for call in document["paths"][path].as_object().expect("a path").values() {
-            let is_open = call.get("security") == Some(&json!([]));
-            assert_eq!(is_open, !needs_token, "{path}");
-            assert_eq!(needs_token, call["responses"].get("401").is_some(), "{path}");
+    for path in served {
+        let is_open = role::is_open(path);
+        for (method, call) in document["paths"][path].as_object().expect("a path") {
+            assert_eq!(call.get("security") == Some(&json!([])), is_open, "{path}");
+            assert_eq!(call["responses"].get("401").is_some(), !is_open, "{path}");
+            let role = (!is_open).then(|| role::needed(path, &method.to_uppercase()));
+            assert_eq!(call.get("x-role"), role.map(|role| json!(role.word())).as_ref(), "{method} {path}");
+            let may_be_less = role.is_some_and(|role| role > Role::Viewer);
+            assert_eq!(call["responses"].get("403").is_some(), may_be_less, "{method} {path}");
         }
     }
 }
@@ -275,6 +221,7 @@ fn the_schemas_of_jobs_and_denials_have_exactly_the_fields_that_are_written() {
     check_fields("DeniedList", &DeniedList { denied: Vec::new(), cursor: None });
     check_fields("DenyRequest", &deny);
     check_fields("Reload", &ReloadDone::default());
+    check_fields("Who", &WhoView { name: "ann".to_owned(), role: Role::Viewer });
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The call that does what SIGHUP does, and says what came of it.
 
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{Extension, State};
 use serde::{Deserialize, Serialize};
 
 use super::audit::AuditRecord;
-use super::listener::Peer;
+use super::role::Caller;
 use super::{AdminState, Problem};
 
 /// What a reload did.
@@ -40,7 +40,7 @@ impl From<ReloadError> for Problem {
 
 pub(super) async fn reload(
     State(state): State<AdminState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Json<ReloadDone>, Problem> {
     // In a task of its own: a caller that hangs up does not keep it out of the audit log.
     let task = tokio::spawn(async move {
@@ -48,7 +48,7 @@ pub(super) async fn reload(
         let done = state.port.reload().await.map_err(Problem::from);
         let record = AuditRecord {
             result: done.as_ref().map_or_else(|problem| problem.code().to_owned(), |_| "done".to_owned()),
-            ..AuditRecord::of("reload", &peer.who())
+            ..AuditRecord::of("reload", &caller.who())
         };
         super::audit::append(&state.audit, vec![record])
             .await

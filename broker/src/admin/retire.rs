@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
@@ -21,8 +21,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::audit::{self, AuditRecord};
-use super::listener::Peer;
 use super::model::object;
+use super::role::Caller;
 use super::{AdminState, Problem};
 use crate::events::{Event, EventKind};
 use crate::usecase::retire::{GroupRetired, RetireBy, RetireError, RetireOrder, RetireProgress, Retired};
@@ -211,7 +211,7 @@ fn order(node_id: u64, request: RetireRequest) -> Result<RetireOrder, Problem> {
 
 pub(super) async fn retire(
     State(state): State<AdminState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     node_id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
@@ -235,7 +235,7 @@ pub(super) async fn retire(
         let (state, progress) = (state.clone(), job.progress.clone());
         // In a task of its own: a caller that hangs up does not stop it half way, nor keep it out of the audit log.
         tokio::spawn(async move {
-            let done = retire_and_record(&state, peer, order, &progress).await;
+            let done = retire_and_record(&state, caller, order, &progress).await;
             outcome.send_replace(Some((Instant::now(), done)));
         });
     }
@@ -249,7 +249,7 @@ pub(super) async fn retire(
 
 async fn retire_and_record(
     state: &AdminState,
-    peer: Peer,
+    caller: Caller,
     order: RetireOrder,
     progress: &Arc<RetireProgress>,
 ) -> Outcome {
@@ -282,7 +282,7 @@ async fn retire_and_record(
         boot_id: Some(boot.boot_id.to_string()),
         waited: Some(!progress.is_hurried()),
         detail,
-        ..AuditRecord::of("node.retire", &peer.who())
+        ..AuditRecord::of("node.retire", &caller.who())
     };
     match audit::append(&state.audit, vec![record]).await {
         Ok(()) => outcome,

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use session::id::{Key, Owner};
 use session::lifecycle::Subject;
 
-use super::audit::{self, AuditPage, AuditRecord};
+use super::audit::{self, AuditFilter, AuditPage, AuditRecord};
 use super::denied::{DenyCommand, deny};
-use super::listener::Peer;
 use super::model::{
     EndAnswer, EndRequest, OwnerView, SessionDetail, SessionsView, StateWord, reason_of, reason_word, will_of,
 };
+use super::role::Caller;
 use super::{AdminState, EndCommand, Problem, SessionQuery};
 
 /// Sessions or audit records in one page.
@@ -66,7 +66,7 @@ pub(super) async fn show(
 
 pub(super) async fn end(
     State(state): State<AdminState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     client_id: ClientId,
     query: Parameters,
     body: Result<Bytes, BytesRejection>,
@@ -80,7 +80,7 @@ pub(super) async fn end(
         .map_err(|what| Problem::invalid(format!("the body is not {{\"reason\": …}} as expected: {what}")))?;
     let command = command(&key, &request)?;
     // In a task of its own: a caller that hangs up does not stop half way, nor keep it out of the audit log.
-    let task = tokio::spawn(end_and_record(state, peer, key, request, command));
+    let task = tokio::spawn(end_and_record(state, caller, key, request, command));
     task.await
         .unwrap_or_else(|_| Err(Problem::new(500, "internal", "the call failed; its outcome is unknown")))
 }
@@ -103,14 +103,14 @@ fn command(key: &Key, request: &EndRequest) -> Result<EndCommand, Problem> {
 
 async fn end_and_record(
     state: AdminState,
-    peer: Peer,
+    caller: Caller,
     key: Key,
     request: EndRequest,
     command: EndCommand,
 ) -> Result<Json<EndAnswer>, Problem> {
     let unrecorded = |error: &dyn std::fmt::Display| Problem::new(503, "audit", format!("{error}"));
     state.audit.check().map_err(|error| unrecorded(&error))?;
-    let who = peer.who();
+    let who = caller.who();
     if request.deny {
         let reason = format!("session end: {}", request.reason).into();
         let denial = DenyCommand { subject: Subject::Client(key.clone()), until: None, reason };
@@ -149,13 +149,15 @@ pub(super) async fn audit_page(
     State(state): State<AdminState>,
     query: Parameters,
 ) -> Result<Json<AuditPage>, Problem> {
-    let parameters = parameters(query, &["limit", "cursor"])?;
+    let mut parameters = parameters(query, &["action", "client_id", "result", "limit", "cursor"])?;
     let limit = limit(&parameters)?;
+    let mut text = |name: &str| parameters.remove(name);
+    let wanted = AuditFilter { action: text("action"), client_id: text("client_id"), result: text("result") };
     let cursor = parameters.get("cursor").map(|cursor| {
         cursor.parse::<u64>().map_err(|_| Problem::invalid("cursor is not one that this API gave out"))
     });
     let cursor = cursor.transpose()?;
-    let page = tokio::task::spawn_blocking(move || state.audit.page(limit, cursor)).await;
+    let page = tokio::task::spawn_blocking(move || state.audit.page(limit, cursor, &wanted)).await;
     match page {
         Ok(Ok(page)) => Ok(Json(page)),
         Ok(Err(error)) => Err(Problem::new(500, "audit", error.to_string())),

@@ -1,21 +1,15 @@
-//! The bearer token: made at the first start, readable by its owner only, compared in constant time.
+//! The first bearer token: made at the first start, readable by its owner only, compared in constant time.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use super::Problem;
-use crate::auth::same_bytes;
+use crate::auth::AuthFileError;
 
-const TOKEN_BYTES: usize = 32;
+pub(super) const TOKEN_BYTES: usize = 32;
 const TOKEN_CHARS_MIN: usize = 16;
 const TOKEN_CHARS_MAX: usize = 4_096;
 
@@ -31,6 +25,20 @@ pub enum TokenError {
     Unusable(PathBuf),
     #[error("the system gives no random numbers")]
     Random,
+    /// The file of further tokens.
+    #[error("{0}")]
+    Further(#[from] AuthFileError),
+    #[error("{0}")]
+    Name(String),
+    #[error("there is a token {name:?} in {path} already; remove it first, or give the new one another name")]
+    Exists { path: PathBuf, name: String },
+    #[error("there is no token {name:?} in {path}; nothing was changed")]
+    NoToken { path: PathBuf, name: String },
+}
+
+/// Two digits a byte.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The secret of the admin API.
@@ -79,7 +87,7 @@ impl AdminToken {
         };
         let mut random = [0; TOKEN_BYTES];
         SystemRandom::new().fill(&mut random).map_err(|_| TokenError::Random)?;
-        let secret: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let secret = hex(&random);
         writeln!(file, "{secret}").and_then(|()| file.sync_all()).map_err(io)?;
         Ok(Self { secret, exposed: false })
     }
@@ -95,23 +103,4 @@ impl AdminToken {
     pub fn secret(&self) -> &str {
         &self.secret
     }
-
-    fn admits(&self, header: &[u8]) -> bool {
-        let Some((scheme, presented)) = header.split_at_checked("Bearer ".len()) else { return false };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && same_bytes(presented.trim_ascii(), self.secret.as_bytes())
-    }
-}
-
-pub(super) async fn require(State(token): State<Arc<AdminToken>>, request: Request, next: Next) -> Response {
-    let header = request.headers().get(AUTHORIZATION);
-    if header.is_some_and(|header| token.admits(header.as_bytes())) {
-        return next.run(request).await;
-    }
-    let detail = match header {
-        None => {
-            "send the header `Authorization: Bearer TOKEN`; the token is in admin.token in the data directory"
-        }
-        Some(_) => "this is not the token of this node; it is in admin.token in the data directory",
-    };
-    Problem::new(401, "unauthorized", detail).into_response()
 }

@@ -33,7 +33,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The text of a file of bounded size.
-pub(super) fn read_text(path: &Path) -> Result<String, AuthFileError> {
+pub(crate) fn read_text(path: &Path) -> Result<String, AuthFileError> {
     read(path, FILE_BYTES_MAX, |path| std::fs::read_to_string(path))
 }
 

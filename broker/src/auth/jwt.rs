@@ -27,6 +27,8 @@ pub struct Tokens {
     audience: Option<Arc<str>>,
     user_claim: Arc<str>,
     leeway_sec: u64,
+    /// How far away `exp` may be.
+    lifetime_max_sec: Option<u64>,
 }
 
 /// What a good token says.
@@ -59,6 +61,8 @@ pub enum TokenFault {
     NoExpiry,
     #[error("it expired")]
     Expired,
+    #[error("its exp is farther away than auth.jwt_lifetime_max_s allows")]
+    TooFar,
     #[error("it is not valid yet")]
     NotYet,
     #[error("it is of another issuer")]
@@ -86,6 +90,7 @@ impl Tokens {
             audience: auth.jwt_audience.clone(),
             user_claim: auth.jwt_user_claim.clone(),
             leeway_sec: u64::from(auth.jwt_leeway_s),
+            lifetime_max_sec: (auth.jwt_lifetime_max_s > 0).then(|| u64::from(auth.jwt_lifetime_max_s)),
         }))
     }
 
@@ -115,7 +120,7 @@ impl Tokens {
         let token = token::Token::parse(token)?;
         let key = self.keys.verify(&token)?;
         let claims = claims::Claims::parse(&token.payload)?;
-        let until_ms = claims.check_times(now_ms, self.leeway_sec)?;
+        let until_ms = claims.check_times(now_ms, self.leeway_sec, self.lifetime_max_sec)?;
         claims.check_issuer(self.issuer.as_deref())?;
         claims.check_audience(self.audience.as_deref())?;
         let user: Arc<str> = claims.text(&self.user_claim).ok_or(TokenFault::NoUser)?.into();

@@ -38,6 +38,7 @@ use session::time::Millis;
 
 pub use acl::{Acl, Subscribing};
 pub use error::AuthFileError;
+pub(crate) use error::read_text;
 pub use grants::{Brought, ClientRules, Grants};
 pub use jwt::{KeyMark, TokenFault, Tokens};
 pub(crate) use password::same_bytes;
@@ -45,6 +46,7 @@ pub use password::{PasswordFile, add_user, remove_user};
 pub use policy::check_hooks;
 pub use principal::{Credentials, Denied, Principal, Proof};
 pub use scram::{ScramFile, add_scram_user, remove_scram_user};
+pub(crate) use user_file::Editing;
 
 use crate::config::Config;
 use crate::metrics::{AuthOutcome, ControlRecorder};

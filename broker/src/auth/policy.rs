@@ -78,6 +78,8 @@ impl Policy {
     /// See [`super::Authority::admits`].
     pub(super) fn admits(&self, user: Option<&str>, proof: Proof) -> bool {
         match (user, proof) {
+            // Whom a file has by now, the file decides about.
+            (Some(user), Proof::Token(_) | Proof::Hook) if self.has_user(user) => false,
             (_, Proof::Token(key)) => self.tokens.as_ref().is_some_and(|tokens| tokens.has(key)),
             (None, Proof::Login { .. }) => self.anonymous,
             (_, Proof::Hook) => self.hook.is_some(),

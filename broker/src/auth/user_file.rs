@@ -41,14 +41,14 @@ pub(super) fn without<'a>(text: &'a str, user: &str) -> Vec<&'a str> {
 
 /// The right to edit a file of users: whoever else edits one of this directory waits, so that nobody writes back what another one changed.
 #[derive(Debug)]
-pub(super) struct Editing {
+pub(crate) struct Editing {
     path: PathBuf,
     directory: File,
 }
 
 impl Editing {
     /// Waits for its turn. A link is followed: what it leads to is edited.
-    pub(super) fn begin(path: &Path) -> Result<Self, AuthFileError> {
+    pub(crate) fn begin(path: &Path) -> Result<Self, AuthFileError> {
         let failed = |source| AuthFileError::Write { path: path.to_owned(), source };
         let real = match std::fs::canonicalize(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => path.to_owned(),
@@ -61,13 +61,13 @@ impl Editing {
         Ok(Self { path: real, directory })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Writes the new file beside the old one and renames it, so that a crash leaves one of the two whole. Keeps mode and owner; a new one is
-    /// 0600.
-    pub(super) fn replace(&self, lines: &[&str]) -> Result<(), AuthFileError> {
+    /// 0600 and belongs to the owner of its directory, for whom it was made.
+    pub(crate) fn replace(&self, lines: &[&str]) -> Result<(), AuthFileError> {
         let mut temporary = self.path.as_os_str().to_owned();
         temporary.push(".new");
         let temporary = PathBuf::from(temporary);
@@ -75,11 +75,11 @@ impl Editing {
             let mut file =
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
             if let Ok(before) = std::fs::metadata(&self.path) {
-                let now = file.metadata()?;
-                if (before.uid(), before.gid()) != (now.uid(), now.gid()) {
-                    std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
-                }
+                give(&file, &before)?;
                 file.set_permissions(std::fs::Permissions::from_mode(before.mode() & 0o777))?;
+            } else {
+                // Who may not give it away keeps it.
+                let _ = give(&file, &self.directory.metadata()?);
             }
             for line in lines {
                 writeln!(file, "{line}")?;
@@ -90,4 +90,13 @@ impl Editing {
         };
         write().map_err(|source| AuthFileError::Write { path: self.path.clone(), source })
     }
+}
+
+/// Makes a file belong to whom another one belongs to.
+fn give(file: &File, like: &std::fs::Metadata) -> std::io::Result<()> {
+    let now = file.metadata()?;
+    if (like.uid(), like.gid()) == (now.uid(), now.gid()) {
+        return Ok(());
+    }
+    std::os::unix::fs::fchown(file, Some(like.uid()), Some(like.gid()))
 }

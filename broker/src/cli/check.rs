@@ -1,6 +1,6 @@
 //! What a configuration needs beside itself: asked by `exactmq check-config`, and by a start before it makes anything.
 
-use crate::admin::AdminToken;
+use crate::admin::{AdminTls, AdminToken, read_further};
 use crate::auth::{Acl, PasswordFile, ScramFile, Tokens, check_hooks};
 use crate::cluster::link;
 use crate::config::{ConfigError, LeaseHome, Loaded, Origin, Problem};
@@ -55,6 +55,14 @@ pub(super) fn beside(loaded: Loaded) -> Result<Loaded, ConfigError> {
         && let Err(error) = AdminToken::read(&token_file)
     {
         problem("admin.token_file", error.to_string());
+    }
+    if config.admin.address.0.is_some() {
+        if let Err(error) = read_further(config) {
+            problem("admin.tokens_file", error.to_string());
+        }
+        if let Err(error) = AdminTls::read(&config.admin) {
+            problem("admin.tls_cert", error);
+        }
     }
     if problems.is_empty() { Ok(loaded) } else { Err(ConfigError { problems }) }
 }

@@ -3,7 +3,7 @@
 use clap::CommandFactory as _;
 use serde_json::json;
 
-use super::http::{authority, encode, parse_answer, query};
+use super::http::{encode, parse_answer, parse_url, query};
 use super::output::{table, time, visible};
 use super::session::{parse_tuple, tuple};
 use super::*;
@@ -33,6 +33,10 @@ fn commands_and_flags_are_as_promised() {
         "node show 1",
         "user add u --file f --password-file p --admin http://h:1 --token-file t",
         "user remove u --config c --data-dir d",
+        "token add ann --role operator --file f",
+        "token list --config f --json",
+        "token remove ann --data-dir d --admin https://h --ca f",
+        "session list --admin https://h --cert c --key k",
         "check-config --config f --json",
         "version --json",
     ] {
@@ -42,6 +46,9 @@ fn commands_and_flags_are_as_promised() {
     for line in [
         "--set a",
         "session end x --reason expired",
+        "session list --cert c",
+        "token add ann",
+        "token add ann --role root",
         "session",
         "frobnicate",
         "node show x",
@@ -91,18 +98,31 @@ fn answers_are_taken_whole_or_not_at_all() {
 }
 
 #[test]
-fn urls_name_a_plain_http_host() {
+fn urls_name_a_host() {
     for (url, expected) in [
         ("http://127.0.0.1:9883", "127.0.0.1:9883"),
         ("http://localhost/", "localhost:9883"),
         ("[::1]:7", "[::1]:7"),
         ("http://[::1]", "[::1]:9883"),
         ("host:1", "host:1"),
+        ("https://h", "h:9883"),
+        ("https://[::1]:7/", "[::1]:7"),
     ] {
-        assert_eq!(authority(url).as_deref(), Ok(expected), "{url}");
+        let found = parse_url(url).expect(url);
+        assert_eq!((found.authority.as_str(), found.secure), (expected, url.starts_with("https")), "{url}");
     }
-    for url in ["https://h", "http://", "http://h/path", "http://u@h", "h:99999", "h:x", "a b", "h\r\nX: y"] {
-        assert_eq!(authority(url).expect_err(url).exit_code(), 2, "{url}");
+    for url in [
+        "ftp://h",
+        "http://",
+        "https://h/path",
+        "http://h/path",
+        "http://u@h",
+        "h:99999",
+        "h:x",
+        "a b",
+        "h\r\nX: y",
+    ] {
+        assert_eq!(parse_url(url).expect_err(url).exit_code(), 2, "{url}");
     }
 }
 

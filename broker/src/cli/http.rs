@@ -1,7 +1,6 @@
-//! The client side of the admin API: HTTP/1.1 over one plain TCP connection a call, bounded in time and size.
+//! The client side of the admin API: HTTP/1.1 over one connection a call, bounded in time and size.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,9 +8,9 @@ use serde_json::Value;
 
 use super::Remote;
 use super::error::CliError;
+use super::link::{CONNECT_TIMEOUT, Link, Trust, dial, is_distrust};
 use crate::admin::{ADDRESS_FILE, AdminToken};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// From sending to the last byte of the answer; an End may take several seconds to be proved.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -22,21 +21,29 @@ const PORT_DEFAULT: u16 = 9883;
 pub(super) struct Client {
     /// `host:port`.
     authority: String,
+    /// `None`: plain http.
+    trust: Option<Trust>,
     token: AdminToken,
 }
 
 impl Client {
     /// As the flags say, or as the data directory does.
     pub(super) fn new(remote: &Remote) -> Result<Self, CliError> {
-        let authority = match &remote.admin {
-            Some(url) => authority(url)?,
+        let Url { secure, authority } = match &remote.admin {
+            Some(url) => parse_url(url)?,
             None => read_address(&remote.data_dir)?,
         };
+        if !secure && remote.ca.is_some() {
+            let what =
+                format!("--ca is of no use: {authority} is called over plain http; write https://HOST:PORT");
+            return Err(CliError::usage(what));
+        }
+        let trust = if secure { Some(Trust::new(remote, &authority)?) } else { None };
         let token_file = remote.token_file.clone().unwrap_or_else(|| remote.data_dir.join("admin.token"));
         let token = AdminToken::read(&token_file).map_err(|error| {
             CliError::failed(&format!("no token for the admin API: {error}; use --token-file or --data-dir"))
         })?;
-        Ok(Self { authority, token })
+        Ok(Self { authority, trust, token })
     }
 
     /// `host:port`.
@@ -63,15 +70,9 @@ impl Client {
             self.authority,
             self.token.secret()
         );
-        let unreachable = |error: io::Error| {
-            CliError::unreachable(format!(
-                "{}: {error}; is the node running? see --admin and --data-dir",
-                self.authority
-            ))
-        };
+        let unreachable = |error: io::Error| self.unreachable(&error);
         let mut stream = self.dial().map_err(unreachable)?;
-        stream.set_write_timeout(Some(CONNECT_TIMEOUT)).map_err(unreachable)?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(unreachable)?;
+        stream.socket().set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(unreachable)?;
         stream.write_all(request.as_bytes()).map_err(unreachable)?;
         let mut answer = BufReader::with_capacity(1 << 20, stream);
         let (status, head) = read_head(&mut answer).map_err(unreachable)?;
@@ -99,12 +100,7 @@ impl Client {
         } else {
             request.push_str("\r\n");
         }
-        let raw = self.exchange(request.as_bytes()).map_err(|error| {
-            CliError::unreachable(format!(
-                "{}: {error}; is the node running? see --admin and --data-dir",
-                self.authority
-            ))
-        })?;
+        let raw = self.exchange(request.as_bytes()).map_err(|error| self.unreachable(&error))?;
         let Some((status, body)) = parse_answer(&raw) else {
             return Err(CliError::failed(&format!("{} did not answer as an admin API does", self.authority)));
         };
@@ -115,19 +111,25 @@ impl Client {
             .map_err(|error| CliError::failed(&format!("the answer is not JSON: {error}")))
     }
 
+    fn unreachable(&self, error: &io::Error) -> CliError {
+        if is_distrust(error) {
+            return CliError::failed(&format!(
+                "{}: {error}: nobody here vouches for who answers there; name its authority, or its own certificate, with --ca FILE",
+                self.authority
+            ));
+        }
+        CliError::unreachable(format!(
+            "{}: {error}; is the node running? see --admin and --data-dir",
+            self.authority
+        ))
+    }
+
     fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         converse(self.dial()?, request)
     }
 
-    fn dial(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::other("the host has no address");
-        for address in self.authority.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+    fn dial(&self) -> io::Result<Link> {
+        dial(&self.authority, self.trust.as_ref())
     }
 }
 
@@ -169,9 +171,9 @@ fn copy_chunks(answer: &mut impl BufRead, out: &mut dyn Write) -> io::Result<u64
     }
 }
 
-fn converse(mut stream: TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
+fn converse(mut stream: Link, request: &[u8]) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
-    stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+    stream.socket().set_write_timeout(Some(CONNECT_TIMEOUT))?;
     stream.write_all(request)?;
     let mut answer = Vec::new();
     let mut block = [0; 16 << 10];
@@ -180,11 +182,13 @@ fn converse(mut stream: TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.socket().set_read_timeout(Some(left))?;
         match stream.read(&mut block) {
             Ok(0) => return Ok(answer),
             Ok(len) => answer.extend_from_slice(&block[..len]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            // TLS without its last word: whether the answer is whole is seen from the answer.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(answer),
             Err(error) => return Err(error),
         }
         if answer.len() > ANSWER_BYTES_MAX {
@@ -233,7 +237,7 @@ fn join_chunks(mut rest: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-fn read_address(data_dir: &Path) -> Result<String, CliError> {
+fn read_address(data_dir: &Path) -> Result<Url, CliError> {
     let path = data_dir.join(ADDRESS_FILE);
     let text = std::fs::read_to_string(&path).map_err(|error| {
         CliError::unreachable(format!(
@@ -241,16 +245,28 @@ fn read_address(data_dir: &Path) -> Result<String, CliError> {
             path.display()
         ))
     })?;
-    authority(text.trim())
+    parse_url(text.trim())
 }
 
-/// `host:port` of `http://host[:port][/]` or of `host:port`.
-pub(super) fn authority(url: &str) -> Result<String, CliError> {
-    let refuse = |what: &str| CliError::usage(format!("admin URL {url:?} {what}; write http://HOST:PORT"));
-    let rest = match url.split_once("://") {
-        Some(("http", rest)) => rest,
-        Some(_) => return Err(refuse("is not plain http")),
-        None => url,
+/// Where an admin API is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Url {
+    /// https.
+    pub(super) secure: bool,
+    /// `host:port`.
+    pub(super) authority: String,
+}
+
+/// Of `http://host[:port][/]`, the same with https, or `host:port`.
+pub(super) fn parse_url(url: &str) -> Result<Url, CliError> {
+    let refuse = |what: &str| {
+        CliError::usage(format!("admin URL {url:?} {what}; write http://HOST:PORT or https://HOST:PORT"))
+    };
+    let (secure, rest) = match url.split_once("://") {
+        Some(("http", rest)) => (false, rest),
+        Some(("https", rest)) => (true, rest),
+        Some(_) => return Err(refuse("is neither http nor https")),
+        None => (false, url),
     };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '?' | '#' | '@');
@@ -259,9 +275,9 @@ pub(super) fn authority(url: &str) -> Result<String, CliError> {
     }
     let after_host = rest.rsplit_once(']').map_or(rest, |(_, after)| after);
     match after_host.rsplit_once(':') {
-        Some((_, port)) if port.parse::<u16>().is_ok() => Ok(rest.to_owned()),
+        Some((_, port)) if port.parse::<u16>().is_ok() => Ok(Url { secure, authority: rest.to_owned() }),
         Some(_) => Err(refuse("has no valid port")),
-        None => Ok(format!("{rest}:{PORT_DEFAULT}")),
+        None => Ok(Url { secure, authority: format!("{rest}:{PORT_DEFAULT}") }),
     }
 }
 

@@ -10,11 +10,13 @@ mod end;
 mod error;
 mod http;
 mod import;
+mod link;
 pub mod logging;
 mod node;
 mod output;
 mod queue;
 mod session;
+mod token;
 mod user;
 
 use std::ffi::OsString;
@@ -60,6 +62,9 @@ enum Command {
     /// Add and remove users of the password file
     #[command(subcommand)]
     User(user::Command),
+    /// Add, list and remove further tokens of the admin API, each with a role
+    #[command(subcommand)]
+    Token(token::Command),
     /// Write everything that a running node holds to a file
     ///
     /// Sessions, subscriptions, queued and retained messages, Wills, who is denied, with everything that was acknowledged before; taken
@@ -168,6 +173,7 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
         Command::Cluster(command) => cluster::run(command),
         Command::Queue(command) => queue::run(command),
         Command::User(command) => user::run(command),
+        Command::Token(command) => token::run(command),
         Command::Backup(args) => backup::backup(&args),
         Command::Restore(args) => backup::run_restore(&args),
         Command::Import(command) => import::run(command),
@@ -247,6 +253,16 @@ struct Remote {
     /// File with the token of the admin API [default: DIR/admin.token]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Authorities that sign the certificate of an https URL, or that certificate itself (PEM) [default: those of this machine, and the
+    /// certificate of the node with this data directory]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Certificate to show, where the node asks for one (PEM)
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key of --cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Data directory of the node on this machine
     #[arg(long, value_name = "DIR", env = "EXACTMQ_NODE_DATA_DIR", default_value = DATA_DIR)]
     data_dir: PathBuf,
@@ -263,6 +279,9 @@ impl Remote {
         [
             ("--admin", self.admin.clone()),
             ("--token-file", self.token_file.as_ref().map(path)),
+            ("--ca", self.ca.as_ref().map(path)),
+            ("--cert", self.cert.as_ref().map(path)),
+            ("--key", self.key.as_ref().map(path)),
             ("--data-dir", data_dir),
         ]
         .into_iter()

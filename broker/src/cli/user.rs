@@ -1,6 +1,6 @@
 //! `exactmq user add|remove`: edits the files of users, and tells the node that runs with it.
 
-mod told;
+pub(super) mod told;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use super::error::CliError;
 use super::output::{print, visible};
 use super::{DATA_DIR, Remote, ServeArgs};
-use crate::auth::{add_scram_user, add_user, remove_scram_user, remove_user};
+use crate::auth::{AuthFileError, add_scram_user, add_user, remove_scram_user, remove_user};
 use told::Running;
 
 /// Bytes of the longest password, as MQTT carries it (MQTT 5 §3.1.3.6).
@@ -97,11 +97,23 @@ pub(super) fn run(command: Command) -> Result<(), CliError> {
             let (path, remote) = file.locate(remote)?;
             let running = Running::find(&remote)?;
             let remove = if file.scram { remove_scram_user } else { remove_user };
-            remove(&path, &name).map_err(|error| CliError::failed(&error))?;
+            remove(&path, &name).map_err(|error| not_removed(&error, &name, running.as_ref()))?;
             print(&format!("removed {} from {}\n", visible(&name), path.display()));
             running.map_or(Ok(()), |running| running.removed(&name))
         }
     }
+}
+
+/// Why a user is still there; of one that stands in no file, also what that leaves undone.
+fn not_removed(error: &AuthFileError, name: &str, running: Option<&Running>) -> CliError {
+    if !matches!(error, AuthFileError::NoUser { .. }) {
+        return CliError::failed(error);
+    }
+    let left = running.map_or_else(
+        || "no node was asked whether it has sessions of it".to_owned(),
+        |node| node.unknown(name),
+    );
+    CliError::failed(&format!("{error}: the file is unchanged and nothing was ended\n{left}"))
 }
 
 /// The first line of a file.

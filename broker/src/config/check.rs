@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::error::{Origin, Problem};
-use super::{ClientAuth, Config, LeaseHome, Listener, Queue};
+use super::{Admin, ClientAuth, Config, LeaseHome, Listener, Queue};
 
 pub(super) fn check(
     config: &Config,
@@ -59,9 +59,40 @@ pub(super) fn check(
                        sections of acl.file match nobody";
         warnings.push(Problem { origin: origin("acl.file"), message: message.to_owned() });
     }
-    if config.admin.address.0.is_some_and(|address| is_reachable(&address)) {
-        let message = "admin.address is reachable from outside and speaks plain HTTP: put TLS in front of it";
-        warnings.push(Problem { origin: origin("admin.address"), message: message.to_owned() });
+    check_admin(&config.admin, &origin, (problems, warnings));
+}
+
+/// The token does not cross a network where others may read it.
+fn check_admin(
+    admin: &Admin,
+    origin: &impl Fn(&str) -> Origin,
+    (problems, warnings): (&mut Vec<Problem>, &mut Vec<Problem>),
+) {
+    let mut problem = |key: &str, message: String| problems.push(Problem { origin: origin(key), message });
+    match (&admin.tls_cert, &admin.tls_key) {
+        (Some(_), None) => {
+            problem("admin.tls_cert", "admin.tls_key is missing: the certificate needs it".to_owned())
+        }
+        (None, Some(_)) => {
+            problem("admin.tls_key", "admin.tls_cert is missing: the key is of no use alone".to_owned())
+        }
+        (None, None) if admin.tls_client_ca.is_some() => {
+            let message = "admin.tls_client_ca is set, but the admin API speaks no TLS: set admin.tls_cert and admin.tls_key";
+            problem("admin.tls_client_ca", message.to_owned());
+        }
+        _ => {}
+    }
+    let reachable = admin.address.0.filter(is_reachable);
+    if let Some(address) = reachable.filter(|_| !admin.is_secure() && !admin.plain) {
+        let message = format!(
+            "admin.address {address} is reachable from outside and would speak plain http: set admin.tls_cert and admin.tls_key, or \
+             write admin.plain = true if nobody can listen on the way"
+        );
+        problem("admin.address", message);
+    }
+    if let Some(address) = reachable.filter(|_| !admin.is_secure() && admin.plain) {
+        let message = format!("admin.address {address} is reachable from outside and speaks plain http");
+        warnings.push(Problem { origin: origin("admin.plain"), message });
     }
 }
 

@@ -336,3 +336,29 @@ fn settings_of_etcd_that_are_not_used_are_told() {
     let reload = before.reload(&loaded.config);
     assert_eq!((reload.changed, reload.needs_restart), (Vec::new(), vec!["queue.etcd_endpoints".to_owned()]));
 }
+
+/// Issue 5 §2: the token of the admin API does not cross a network in the open unless that is written down.
+#[test]
+fn an_admin_api_for_others_needs_tls() {
+    let open = "[admin]\naddress = \"0.0.0.0:9883\"\n";
+    check_problem(open, 2, &["admin.tls_cert", "admin.plain = true"]);
+    let plain = load(&format!("{open}plain = true\n")).expect("written down");
+    assert!(plain.warnings.iter().any(|warning| warning.message.contains("plain http")));
+    let secure = format!("{open}tls_cert = \"c\"\ntls_key = \"k\"\n");
+    assert!(load(&secure).expect("TLS").warnings.is_empty());
+    check_problem(&format!("{open}tls_cert = \"c\"\n"), 3, &["admin.tls_key is missing"]);
+    check_problem("[admin]\ntls_key = \"k\"\n", 2, &["admin.tls_cert is missing"]);
+    check_problem("[admin]\ntls_client_ca = \"a\"\n", 2, &["speaks no TLS"]);
+}
+
+/// A renewed certificate takes a reload; that there is one at all, a restart.
+#[test]
+fn an_admin_api_speaks_tls_for_as_long_as_it_runs() {
+    let of = |text: &str| load(text).expect("valid").config;
+    let (plain, tls) = (of(""), of("[admin]\ntls_cert = \"c\"\ntls_key = \"k\"\n"));
+    let other = of("[admin]\ntls_cert = \"other\"\ntls_key = \"k\"\ntokens_file = \"t\"\n");
+    assert_eq!(plain.reload(&tls).needs_restart, ["admin.tls_cert", "admin.tls_key"]);
+    assert!(!plain.reloaded(&tls).admin.is_secure() && tls.reloaded(&plain).admin.is_secure());
+    assert_eq!(tls.reload(&other).changed, ["admin.tls_cert", "admin.tokens_file"]);
+    assert_eq!(tls.reloaded(&other).admin, other.admin);
+}

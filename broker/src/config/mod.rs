@@ -369,6 +369,8 @@ pub struct Auth {
     pub jwt_audience: Option<Arc<str>>,
     pub jwt_user_claim: Arc<str>,
     pub jwt_leeway_s: u32,
+    /// How far away the end of a token may be; 0: as far as it says.
+    pub jwt_lifetime_max_s: u32,
     /// Verifiers for SCRAM-SHA-256.
     pub scram_file: Option<PathBuf>,
     /// Who is asked about clients that nothing above knows.
@@ -396,6 +398,7 @@ impl Default for Auth {
             jwt_audience: None,
             jwt_user_claim: "sub".into(),
             jwt_leeway_s: 30,
+            jwt_lifetime_max_s: 0,
             scram_file: None,
             http_url: None,
             http_ca_file: None,
@@ -491,10 +494,26 @@ pub struct AdminAddress(pub Option<SocketAddr>);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub address: AdminAddress,
+    /// Who may come from elsewhere without TLS: anybody who listens on the way has the token.
+    pub plain: bool,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    /// Authorities of client certificates, for calls from other machines.
+    pub tls_client_ca: Option<PathBuf>,
     /// Default: `admin.token` in the data directory.
     pub token_file: Option<PathBuf>,
+    /// Default: `admin.tokens` in the data directory, when it is there.
+    pub tokens_file: Option<PathBuf>,
     pub metrics_token: bool,
     pub audit_bytes_max: u64,
+}
+
+impl Admin {
+    /// Whether the admin API speaks https.
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.tls_cert.is_some()
+    }
 }
 
 choice! {
@@ -567,7 +586,12 @@ impl Default for Config {
             limits: Limits::default(),
             admin: Admin {
                 address: AdminAddress(Some((Ipv4Addr::LOCALHOST, 9883).into())),
+                plain: false,
+                tls_cert: None,
+                tls_key: None,
+                tls_client_ca: None,
                 token_file: None,
+                tokens_file: None,
                 metrics_token: false,
                 audit_bytes_max: 64 << 20,
             },
@@ -587,6 +611,12 @@ impl Config {
     #[must_use]
     pub fn token_file(&self) -> PathBuf {
         self.admin.token_file.clone().unwrap_or_else(|| self.node.data_dir.join("admin.token"))
+    }
+
+    /// The file with the further tokens of the admin API; it may be missing where it was not named.
+    #[must_use]
+    pub fn tokens_file(&self) -> PathBuf {
+        self.admin.tokens_file.clone().unwrap_or_else(|| self.node.data_dir.join("admin.tokens"))
     }
 }
 

@@ -33,6 +33,10 @@ impl Config {
 
     /// Whether a reload to `new` applies this key: a listener that is new or gone waits for a restart as a whole.
     fn is_live(&self, new: &Self, key: &str) -> bool {
+        if ["admin.tls_cert", "admin.tls_key", "admin.tls_client_ca"].contains(&key) {
+            // The socket of the admin API speaks http or https for as long as it is open.
+            return self.admin.is_secure() == new.admin.is_secure();
+        }
         let Some((listener, name)) = key.strip_prefix("listener.").and_then(|rest| rest.rsplit_once('.'))
         else {
             return KEYS.iter().any(|known| known.name == key && known.apply == Apply::Live);
@@ -47,6 +51,11 @@ impl Config {
         let mut merged = self.clone();
         for key in KEYS.iter().filter(|key| key.apply == Apply::Live) {
             (key.copy)(new, &mut merged);
+        }
+        if self.admin.is_secure() != new.admin.is_secure() {
+            let now = self.admin.clone();
+            (merged.admin.tls_cert, merged.admin.tls_key) = (now.tls_cert, now.tls_key);
+            merged.admin.tls_client_ca = now.tls_client_ca;
         }
         for (name, listener) in &mut merged.listeners {
             let Some(new) = new.listeners.get(name) else { continue };

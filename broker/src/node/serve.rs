@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::{Node, ReloadCall, ServeError, Stopped, process};
-use crate::admin::{ReloadDone, ReloadError};
+use crate::admin::{ReloadDone, ReloadError, Tokens};
 use crate::config::Config;
 use crate::usecase::lease::LeaseError;
 
@@ -193,15 +193,23 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) -> Result<
     };
     let difference = config.reload(&new);
     let merged = config.reloaded(&new);
-    let files = match node.shared().auth.reload(&merged) {
+    let tokens = match node.admin_address().map(|_| Tokens::read(&merged)).transpose() {
+        Ok(tokens) => tokens,
+        Err(error) => {
+            tracing::error!(%error, "the tokens of the admin API are not reloaded; the running configuration stays");
+            return Err(ReloadError::Faulty(error.to_string()));
+        }
+    };
+    let mut files = match node.shared().auth.reload(&merged) {
         Ok(files) => files,
         Err(error) => {
             tracing::error!(%error, "users and rules are not reloaded; the running configuration stays");
             return Err(ReloadError::Faulty(error.to_string()));
         }
     };
+    files.extend(tokens.into_iter().flat_map(|tokens| node.adopt_tokens(tokens)));
     let mut failed = Vec::new();
-    for error in node.reload_tls(&merged) {
+    for error in node.reload_tls(&merged).into_iter().chain(node.reload_admin_tls(&merged).err()) {
         tracing::error!(%error, "its certificate and key are not reloaded; the running ones stay");
         failed.push(error.to_string());
     }

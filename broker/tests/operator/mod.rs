@@ -232,7 +232,7 @@ impl AdminPort for FakeBroker {
 pub struct Api {
     pub address: SocketAddr,
     pub directory: tempfile::TempDir,
-    _running: Running,
+    running: Running,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -248,7 +248,11 @@ impl Api {
         let broker = Arc::clone(broker);
         let running = runtime.block_on(start(&config, broker, Metrics::new(1, 1)));
         let running = running.expect("started").expect("on");
-        Self { address: running.address, directory, _running: running, _runtime: runtime }
+        Self { address: running.address, directory, running, _runtime: runtime }
+    }
+
+    pub fn running(&self) -> &Running {
+        &self.running
     }
 
     pub fn token(&self) -> String {

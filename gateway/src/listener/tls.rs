@@ -81,9 +81,14 @@ impl Tls {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
+    /// For the next connection, with what is in force now.
+    #[must_use]
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let config = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
-        TlsAcceptor::from(config).accept(stream).await
+        self.acceptor().accept(stream).await
     }
 }
 

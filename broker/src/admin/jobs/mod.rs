@@ -17,7 +17,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -27,8 +27,9 @@ use session::limits::{CLIENT_ID_BYTES_MAX, NAMESPACE_BYTES_MAX, UID_BYTES_MAX};
 
 pub use self::file::JobFileError;
 use self::run::Job;
-use super::listener::Peer;
+
 use super::model::{reason_of, will_of};
+use super::role::Caller;
 use super::sessions::{NAMESPACE_DEFAULT, Parameters, limit, parameters};
 use super::{AdminState, Problem};
 
@@ -259,14 +260,14 @@ impl Jobs {
 
 pub(super) async fn begin(
     State(state): State<AdminState>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
     let request: JobRequest = super::read_object(&body, "{\"user\": …, \"reason\": …}")?;
     let order = request.order()?;
     state.audit.check().map_err(|error| Problem::new(503, "audit", error.to_string()))?;
     let jobs = state.jobs.clone();
-    let who = peer.who();
+    let who = caller.who();
     let made = tokio::task::spawn_blocking(move || jobs.begin(who, request)).await;
     let job = made.map_err(|_| Problem::new(500, "internal", "the job could not be made"))??;
     let view = job.view();

@@ -21,11 +21,21 @@ impl Claims {
     }
 
     /// Until when the token is good, in milliseconds, with the leeway for clocks that differ.
-    pub(super) fn check_times(&self, now_ms: u64, leeway_sec: u64) -> Result<u64, TokenFault> {
+    pub(super) fn check_times(
+        &self,
+        now_ms: u64,
+        leeway_sec: u64,
+        lifetime_max_sec: Option<u64>,
+    ) -> Result<u64, TokenFault> {
         let leeway_ms = leeway_sec * 1_000;
         let until_ms = self.date_ms("exp")?.ok_or(TokenFault::NoExpiry)?.saturating_add(leeway_ms);
         if now_ms >= until_ms {
             return Err(TokenFault::Expired);
+        }
+        let latest_ms = |max_sec: u64| now_ms.saturating_add((max_sec + leeway_sec) * 1_000);
+        // The leeway stands in both: a clock that is behind makes a token seem to last longer.
+        if lifetime_max_sec.is_some_and(|max_sec| until_ms - leeway_ms > latest_ms(max_sec)) {
+            return Err(TokenFault::TooFar);
         }
         if self.date_ms("nbf")?.is_some_and(|from_ms| now_ms.saturating_add(leeway_ms) < from_ms) {
             return Err(TokenFault::NotYet);

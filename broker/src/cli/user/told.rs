@@ -11,28 +11,22 @@ use crate::admin::ADDRESS_FILE;
 
 /// Kept with the denial of a user that was removed from a cluster: adding the user again takes it back.
 const REMOVED: &str = "user removed";
+/// What changed files of users are called in the answer to a reload.
+const CHANGED: &str = "the content of auth.";
 /// Denials asked for at a time.
 const PAGE: &str = "1000";
 
 /// The node beside the edited file, and whether it has to be there.
-pub(super) struct Running {
+pub(in crate::cli) struct Running {
     client: Client,
     address: String,
     /// It was named, so it not answering is a failure.
     named: bool,
 }
 
-/// How the node took the change in.
-enum Taken {
-    /// It runs with the edited file from now on.
-    Now,
-    /// The file that was edited is none of its files, or it had the change already.
-    Unchanged,
-}
-
 impl Running {
     /// The node that the flags name, or that ran on the data directory; `None`: there is none to tell.
-    pub(super) fn find(remote: &Remote) -> Result<Option<Self>, CliError> {
+    pub(in crate::cli) fn find(remote: &Remote) -> Result<Option<Self>, CliError> {
         let named = remote.admin.is_some() || remote.data_dir.as_os_str() != DATA_DIR;
         if remote.admin.is_none() && !remote.data_dir.join(ADDRESS_FILE).exists() {
             return Ok(None);
@@ -42,9 +36,17 @@ impl Running {
         Ok(Some(Self { client, address, named }))
     }
 
+    /// Where the node is, `host:port`.
+    pub(in crate::cli) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// The new user, or the new password, is in force when this returns.
     pub(super) fn added(&self, user: &str) -> Result<(), CliError> {
-        let Some(_) = self.reload()? else { return Ok(()) };
+        let Some(changed) = self.reload(CHANGED)? else { return Ok(()) };
+        if changed {
+            print(&format!("in force at {}\n", self.address));
+        }
         if self.is_denied_as_removed(user)? {
             let parameters = [("user", Some(user.to_owned()))];
             self.client.delete(&format!("/v1/denied{}", query(&parameters)))?;
@@ -55,10 +57,10 @@ impl Running {
 
     /// When this returns the user has no connection, no stored session and no queued message, on any node.
     pub(super) fn removed(&self, user: &str) -> Result<(), CliError> {
-        match self.reload()? {
+        match self.reload(CHANGED)? {
             None => return Ok(()),
-            Some(Taken::Now) => {}
-            Some(Taken::Unchanged) => {
+            Some(true) => print(&format!("in force at {}\n", self.address)),
+            Some(false) => {
                 let why = format!(
                     "the node at {} does not use this file, or had taken the change in before: if it is the right one, \
                      `exactmq session end --user {}` ends what the user has there",
@@ -82,8 +84,9 @@ impl Running {
         super::super::end::outcome(&ended)
     }
 
-    /// `None`: nobody answers there, and nobody said that somebody would.
-    fn reload(&self) -> Result<Option<Taken>, CliError> {
+    /// Whether the node runs with the edited file, whose change begins with `what`, from now on; false: it is none of its files, or it had the
+    /// change already. `None`: nobody answers there, and nobody said that somebody would.
+    pub(in crate::cli) fn reload(&self, what: &str) -> Result<Option<bool>, CliError> {
         let done = match self.client.post("/v1/reload", &Value::Null) {
             Ok(done) => done,
             Err(error) if error.is_unreachable() && !self.named => {
@@ -92,14 +95,50 @@ impl Running {
             }
             Err(error) => return Err(error.after("the file is changed, but the node did not take it in: ")),
         };
-        let is_of_users =
-            |one: &Value| one.as_str().is_some_and(|one| one.starts_with("the content of auth."));
-        let changed =
-            done.get("changed").and_then(Value::as_array).is_some_and(|all| all.iter().any(is_of_users));
-        if changed {
-            print(&format!("in force at {}\n", self.address));
+        let is_it = |one: &Value| one.as_str().is_some_and(|one| one.starts_with(what));
+        let changed = done.get("changed").and_then(Value::as_array).is_some_and(|all| all.iter().any(is_it));
+        Ok(Some(changed))
+    }
+
+    /// What there is to say of a user that stands in no file: nothing was ended, and whether there is something to end.
+    pub(super) fn unknown(&self, user: &str) -> String {
+        let end = format!("`exactmq session end --user {} --reason revoked --deny`", visible(user));
+        match self.has_sessions(user) {
+            Ok(false) => format!("the node at {} has no session of it", self.address),
+            Ok(true) => format!(
+                "the node at {} has sessions of it, which a token, a certificate or a hook let in, or which are left from before: they \
+                 go on; {end} ends them",
+                self.address
+            ),
+            Err(_) => format!(
+                "the node at {} could not be asked whether it has sessions of it; {end} ends them",
+                self.address
+            ),
         }
-        Ok(Some(if changed { Taken::Now } else { Taken::Unchanged }))
+    }
+
+    /// Whether the user has a session that is not ended.
+    fn has_sessions(&self, user: &str) -> Result<bool, CliError> {
+        for state in ["active", "offline"] {
+            let mut cursor = None;
+            loop {
+                let parameters = [
+                    ("user", Some(user.to_owned())),
+                    ("state", Some(state.to_owned())),
+                    ("limit", Some("1".to_owned())),
+                    ("cursor", cursor),
+                ];
+                let page = self.client.get(&format!("/v1/sessions{}", query(&parameters)))?;
+                if page.get("sessions").and_then(Value::as_array).is_some_and(|found| !found.is_empty()) {
+                    return Ok(true);
+                }
+                cursor = page.get("cursor").and_then(Value::as_str).map(str::to_owned);
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(false)
     }
 
     fn has_other_nodes(&self) -> Result<bool, CliError> {

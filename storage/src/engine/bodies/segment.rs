@@ -58,7 +58,16 @@ impl Segment {
         let path = path(dir, group, serial);
         let io = StorageError::io(&path);
         let damaged = |what: &str| StorageError::damaged(&path, 0, what);
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(&io)?;
+        let file =
+            OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => {
+                    let what = format!(
+                        "it holds queued or retained messages of group {group}, and the state speaks of it"
+                    );
+                    StorageError::Missing { path: path.clone(), what }
+                }
+                _ => io(error),
+            })?;
         let len = file.metadata().map_err(&io)?.len();
         let mut found = [0; HEADER_BYTES as usize];
         if len < u64::from(end) || end < HEADER_BYTES {
