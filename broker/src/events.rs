@@ -45,6 +45,8 @@ words! {
         NodeDown = "node_down",
         /// `node_id` leads the group in `detail` now; `null`: nobody that this node knows of.
         Leader = "leader",
+        /// The bridge whose user it is changed its state; `detail` is the state, behind it why, where there is a reason.
+        Bridge = "bridge",
         /// `count` messages were dropped within a second, for the reason in `detail`: something is slower than what is asked of it.
         Overload = "overload",
         /// `count` events of the kind in `detail` are not told: there were too many.

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod bridge;
 pub mod cli;
 pub mod clock;
 pub mod cluster;

@@ -59,6 +59,7 @@ pub use start::{ADDRESS_FILE, Running, StartError, start};
 pub use table::{Best, Order, Position, Value, Word};
 pub use token::{AdminToken, TokenError};
 
+use crate::bridge::{BridgeView, BridgesView};
 use crate::cluster::Member;
 use crate::events::Feed;
 use crate::metrics::Metrics;
@@ -116,6 +117,10 @@ pub trait AdminPort: Send + Sync + 'static {
     /// The node that answers, and its boot.
     fn boot(&self) -> (u64, Arc<str>) {
         (1, Arc::from("boot"))
+    }
+    /// Bridges of this node to other brokers.
+    fn bridges(&self) -> Vec<BridgeView> {
+        Vec::new()
     }
     /// Reads the configuration and the files of users and rules again.
     fn reload(&self) -> PortFuture<'_, Result<ReloadDone, ReloadError>> {
@@ -257,6 +262,7 @@ fn routes(state: &AdminState) -> Vec<(&'static str, MethodRouter<AdminState>, bo
         ("/v1/denied", get(denied::list).post(denied::add).delete(denied::remove), true),
         ("/v1/channels", get(queues::channels), true),
         ("/v1/members", get(queues::members), true),
+        ("/v1/bridges", get(bridges), true),
         ("/v1/nodes", get(nodes), true),
         ("/v1/nodes/{id}/retire", post(retire::retire), true),
         ("/v1/cluster", get(cluster::show), true),
@@ -326,6 +332,10 @@ async fn ready(State(state): State<AdminState>) -> Response {
 async fn metrics(State(state): State<AdminState>) -> Response {
     let content_type = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (content_type, state.metrics.render()).into_response()
+}
+
+async fn bridges(State(state): State<AdminState>) -> Json<BridgesView> {
+    Json(BridgesView { bridges: state.port.bridges() })
 }
 
 async fn nodes(State(state): State<AdminState>) -> Result<Json<NodesView>, Problem> {

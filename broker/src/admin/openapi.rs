@@ -1,6 +1,7 @@
 //! The description of the API in OpenAPI 3.1, by hand: a few routes are told more exactly so than derived from types.
 //! A test holds it against the routes, and the types against its schemas.
 
+mod bridge;
 mod queue;
 mod watch;
 
@@ -45,6 +46,7 @@ fn all_paths() -> Value {
         job_paths(),
         denied_paths(),
         reload_paths(),
+        bridge::paths(),
         queue::paths(),
         watch::paths(),
     ] {
@@ -437,6 +439,7 @@ fn schemas() -> Value {
         .into_iter()
         .chain(end_schemas())
         .chain(job_schemas())
+        .chain(bridge::schemas())
         .chain(queue::schemas())
         .chain(watch::schemas());
     schemas.extend(others);

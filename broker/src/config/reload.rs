@@ -33,6 +33,9 @@ impl Config {
 
     /// Whether a reload to `new` applies this key: a listener that is new or gone waits for a restart as a whole.
     fn is_live(&self, new: &Self, key: &str) -> bool {
+        if key.starts_with("bridge.") {
+            return true;
+        }
         let Some((listener, name)) = key.strip_prefix("listener.").and_then(|rest| rest.rsplit_once('.'))
         else {
             return KEYS.iter().any(|known| known.name == key && known.apply == Apply::Live);
@@ -54,6 +57,7 @@ impl Config {
                 (key.copy)(new, listener);
             }
         }
+        merged.bridges.clone_from(&new.bridges);
         merged
     }
 }

@@ -24,6 +24,8 @@ pub(super) enum Raw {
     Text(String),
     /// An array of texts.
     Texts(Vec<String>),
+    /// An array of tables.
+    Tables(Vec<Vec<(String, Self)>>),
     /// From the environment or a flag, where everything is text.
     Loose(String),
     /// A TOML type that no key takes, by its name.
@@ -37,6 +39,7 @@ impl Raw {
             Self::Bool(value) => format!("{value}"),
             Self::Text(text) | Self::Loose(text) => format!("{text:?}"),
             Self::Texts(texts) => format!("{texts:?}"),
+            Self::Tables(tables) => format!("an array of {} tables", tables.len()),
             Self::Other(kind) => format!("a {kind}"),
         }
     }
@@ -232,7 +235,7 @@ impl Setting for Urls {
 }
 
 /// An array of texts; from the environment or a flag as TOML, or, with `commas`, without brackets and quotes.
-fn texts_of(raw: &Raw, commas: bool) -> Option<Vec<String>> {
+pub(super) fn texts_of(raw: &Raw, commas: bool) -> Option<Vec<String>> {
     let text = match raw {
         Raw::Texts(texts) => return Some(texts.clone()),
         Raw::Loose(text) => text,

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::labels::Label;
 use super::{
-    AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
-    HomeLabel, IsolationOutcome, LeaseLabel, Metrics, NodeLeaseLabel, OwnerState, PacketLabel, ProtocolLabel,
-    QosLabel, RaftState, SessionLabel, Shard, SlowLabel, StageLabel, StandingLabel, SweepEvent,
-    TakeoverOutcome, WillEvent, WillState,
+    AuthOutcome, BUCKETS_NS, BridgeLabel, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome,
+    Histogram, HomeLabel, IsolationOutcome, LeaseLabel, Metrics, NodeLeaseLabel, OwnerState, PacketLabel,
+    ProtocolLabel, QosLabel, RaftState, SessionLabel, Shard, SlowLabel, StageLabel, StandingLabel,
+    SweepEvent, TakeoverOutcome, WillEvent, WillState,
 };
 
 const BYTES_EXPECTED: usize = 32 << 10;
@@ -20,6 +20,7 @@ pub(super) fn render(metrics: &Metrics) -> String {
     page.ownership();
     page.store();
     page.queues();
+    page.bridges();
     page.workers();
     page.watch();
     page.text
@@ -224,6 +225,23 @@ impl Page<'_> {
             "Stages of messages on their way through inboxes; one message at a time is measured per connection.",
             "stage",
             |shard, i| &shard.stages[i],
+        );
+    }
+
+    fn bridges(&mut self) {
+        let gauges = &self.metrics.gauges;
+        self.gauges::<BridgeLabel>("exactmq_bridges", "Bridges to other brokers.", "state", &gauges.bridges);
+        self.counter::<Direction>(
+            "exactmq_bridge_messages_total",
+            "Messages that the other side of a bridge took.",
+            "direction",
+            |shard, i| &shard.bridge_messages[i],
+        );
+        self.counter::<Direction>(
+            "exactmq_bridge_dropped_total",
+            "Messages that the other side of a bridge did not take for good.",
+            "direction",
+            |shard, i| &shard.bridge_dropped[i],
         );
     }
 

@@ -19,6 +19,7 @@ use crate::admin::{
     ReloadDone, ReloadError, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord,
     SubscriptionView, WillView,
 };
+use crate::bridge::{BridgeView, Bridges};
 use crate::cluster::Member;
 use crate::cluster::member::REMOVED;
 use crate::config::LeaseHome;
@@ -50,6 +51,7 @@ pub(super) struct Operator {
     pub retirer: Arc<Retirer>,
     pub lists: Turns,
     pub reload: mpsc::Sender<ReloadCall>,
+    pub bridges: Arc<Bridges>,
 }
 
 /// Somebody waits to hear what a reload did.
@@ -152,6 +154,10 @@ impl AdminPort for Operator {
 
     fn boot(&self) -> (u64, Arc<str>) {
         (self.shared.boot.node_id, self.shared.boot.boot_id.clone())
+    }
+
+    fn bridges(&self) -> Vec<BridgeView> {
+        self.bridges.views()
     }
 
     fn reload(&self) -> PortFuture<'_, Result<ReloadDone, ReloadError>> {

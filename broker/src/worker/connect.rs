@@ -20,7 +20,7 @@ use super::access::Access;
 use super::client::{Durable, Event, Post, Scopes, Session};
 use super::inbox::Inbox;
 use super::publishes::Publishes;
-use crate::auth::{Credentials, Denied, Principal, Proof};
+use crate::auth::{Credentials, Denied, Principal, Proof, is_bridge_user};
 use crate::events::{Event as Told, EventKind};
 use crate::metrics::{ConnectOutcome, ProtocolLabel};
 use crate::usecase::{ConnectError, ConnectInput, Connected};
@@ -96,6 +96,10 @@ impl Worker {
             Err(_) => return Err(refused(ConnectError::Deadline)),
         };
         let user = principal.user.clone();
+        if principal.proof != Proof::Bridge && user.as_deref().is_some_and(is_bridge_user) {
+            // Whatever vouches for it: such a name belongs to a bridge of a node.
+            return Err(denial(Denied::NotAuthorized));
+        }
         let mut access = Access::new(&self.shared.auth, principal.clone());
         // The users may have changed since the password was checked.
         if access.check(&self.shared.auth, self.shared.clock.millis()).is_err() {
@@ -170,6 +174,9 @@ impl Worker {
         packet: &Connect<'_>,
         key: &Key,
     ) -> Result<Principal, Rejection> {
+        if let Some(bridge) = &request.peer.bridge {
+            return self.shared.auth.bridge(bridge).map_err(denial);
+        }
         if let Some(authenticated) = &request.authenticated {
             // A name beside the method says nothing, or the same.
             let is_other = |name: &&str| !name.is_empty() && **name != *authenticated.user;

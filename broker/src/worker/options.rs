@@ -32,6 +32,8 @@ pub struct Options {
     pub connect_timeout_ms: u64,
     /// Seconds between publications of `$SYS` topics; 0: none.
     pub sys_interval_sec: u32,
+    /// Namespace of all sessions.
+    pub namespace: Arc<str>,
     /// Namespace and protocol of each listener, by its name.
     pub listeners: HashMap<Arc<str>, (Arc<str>, ProtocolLabel)>,
 }
@@ -39,7 +41,9 @@ pub struct Options {
 impl Options {
     /// Namespace of the sessions that come in through `listener`, and what it speaks.
     pub(super) fn listener(&self, listener: &str) -> (Arc<str>, ProtocolLabel) {
-        self.listeners.get(listener).map_or_else(|| ("main".into(), ProtocolLabel::Tcp), Clone::clone)
+        self.listeners
+            .get(listener)
+            .map_or_else(|| (self.namespace.clone(), ProtocolLabel::Tcp), Clone::clone)
     }
 }
 
@@ -57,6 +61,7 @@ impl From<&Config> for Options {
             queue_qos0_offline: config.session.queue_qos0_offline,
             connect_timeout_ms: config.owner.connect_timeout_ms,
             sys_interval_sec: config.node.sys_interval_s,
+            namespace: config.namespace(),
             listeners: config
                 .listeners
                 .iter()

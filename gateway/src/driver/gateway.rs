@@ -12,7 +12,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::worker::{self, Control, WorkerContext};
-use super::{MailReceiver, Mailbox};
+use super::{Doors, MailReceiver, Mailbox};
 use crate::link::Links;
 use crate::listener::{ListenError, ListenerConfig, Listening};
 use crate::service::Service;
@@ -80,6 +80,12 @@ impl<S: Service> Gateway<S> {
         let worker = self.listeners.fetch_add(1, Ordering::Relaxed) % self.controls.len();
         self.controls[worker].push(Control::Listen(listening)).map_err(|_| ListenError::Stopped)?;
         Ok(address)
+    }
+
+    /// The way in for clients that are part of this process.
+    #[must_use]
+    pub fn doors(&self) -> Doors<S> {
+        Doors::new(Arc::clone(&self.controls), Arc::clone(&self.connections))
     }
 
     /// Mailboxes of all workers, by number.

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::unix::AsyncFd;
 
 use super::{CountGuard, Endpoint, ListenError, ListenerConfig};
-use crate::driver::Incoming;
+use crate::driver::{Incoming, Socket as Accepted};
 
 /// Connections that the kernel may hold before they are accepted.
 const BACKLOG: i32 = 4096;
@@ -48,20 +48,27 @@ impl Placement {
             tracing::debug!(listener = %endpoint.name, "descriptors are short");
             return None;
         }
-        if endpoint.open.fetch_add(1, Ordering::Relaxed) >= endpoint.connections_max {
-            endpoint.open.fetch_sub(1, Ordering::Relaxed);
-            tracing::debug!(listener = %endpoint.name, "connection limit reached");
-            return None;
-        }
-        let loads = self.connections.iter().map(|count| count.load(Ordering::Relaxed));
-        let worker = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(worker, _)| worker);
-        // Counted here and not by the worker, so that a burst is spread as well.
-        self.connections[worker].fetch_add(1, Ordering::Relaxed);
-        let count =
-            CountGuard { endpoint: Arc::clone(endpoint), workers: Arc::clone(&self.connections), worker };
-        let endpoint = Arc::clone(endpoint);
+        let (worker, count) = place(&self.connections, endpoint)?;
+        let (socket, endpoint) = (Accepted::Tcp(socket), Arc::clone(endpoint));
         Some((worker, Incoming { socket, address, endpoint, count }))
     }
+}
+
+/// The worker with the fewest connections, and what counts one more there; none when the endpoint is full.
+pub(crate) fn place(
+    connections: &Arc<[AtomicUsize]>,
+    endpoint: &Arc<Endpoint>,
+) -> Option<(usize, CountGuard)> {
+    if endpoint.open.fetch_add(1, Ordering::Relaxed) >= endpoint.connections_max {
+        endpoint.open.fetch_sub(1, Ordering::Relaxed);
+        tracing::debug!(listener = %endpoint.name, "connection limit reached");
+        return None;
+    }
+    let loads = connections.iter().map(|count| count.load(Ordering::Relaxed));
+    let worker = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(worker, _)| worker);
+    // Counted here and not by the worker, so that a burst is spread as well.
+    connections[worker].fetch_add(1, Ordering::Relaxed);
+    Some((worker, CountGuard { endpoint: Arc::clone(endpoint), workers: Arc::clone(connections), worker }))
 }
 
 impl Listening {

@@ -20,7 +20,7 @@ use crate::connection::Limits;
 use crate::driver::{Raw, Transport};
 use crate::service::Peer;
 
-pub(crate) use acceptor::Listening;
+pub(crate) use acceptor::{Listening, place};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsSettings};
 
 /// One listener.
@@ -70,6 +70,8 @@ pub(crate) struct Endpoint {
     websocket: bool,
     proxy_protocol: bool,
     proxy_certificate: bool,
+    /// Its connections are those of a bridge of this process.
+    pub(crate) bridge: Option<Arc<str>>,
 }
 
 /// Layers below MQTT on their way up.
@@ -111,6 +113,23 @@ impl Endpoint {
             websocket: config.websocket,
             proxy_protocol: config.proxy_protocol,
             proxy_certificate: config.proxy_certificate,
+            bridge: None,
+        }
+    }
+
+    /// Where a bridge of this process comes in, which no socket is bound to.
+    pub(crate) fn of_bridge(bridge: Arc<str>, limits: Limits) -> Self {
+        Self {
+            name: "bridge".into(),
+            limits,
+            connections_max: usize::MAX,
+            descriptors_max: u64::MAX,
+            open: AtomicUsize::new(0),
+            tls: None,
+            websocket: false,
+            proxy_protocol: false,
+            proxy_certificate: false,
+            bridge: Some(bridge),
         }
     }
 
