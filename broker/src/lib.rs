@@ -19,5 +19,6 @@ pub mod owners;
 pub mod route;
 pub mod shared;
 pub mod slow;
+pub mod trace;
 pub mod usecase;
 pub mod worker;

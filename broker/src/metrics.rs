@@ -78,6 +78,7 @@ struct Gauges {
     owners: Counters<{ OwnerState::COUNT }>,
     sessions: Counters<{ SessionLabel::COUNT }>,
     wills: Counters<{ WillState::COUNT }>,
+    spans: [AtomicU64; 2],
     bridges: Counters<{ BridgeLabel::COUNT }>,
     subscriptions: AtomicU64,
     retained: AtomicU64,
@@ -348,6 +349,13 @@ impl<W: Writer> Recorder<W> {
     #[inline]
     pub fn dropped(&self, reason: DropReason, count: u64) {
         W::add(&self.shard().dropped[reason as usize], count);
+    }
+
+    /// Spans that a collector took, and that were dropped.
+    pub fn spans(&self, sent: u64, dropped: u64) {
+        let [of_sent, of_dropped] = &self.metrics.gauges.spans;
+        of_sent.fetch_add(sent, Ordering::Relaxed);
+        of_dropped.fetch_add(dropped, Ordering::Relaxed);
     }
 
     /// Messages of bridges, (passed on, dropped), by direction.

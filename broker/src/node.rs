@@ -60,6 +60,7 @@ use crate::owners::Owners;
 use crate::route::Router;
 use crate::shared::{EndedNews, ForgetLifetimes, Shared};
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::deadlines::{DeadlineCounters, Deadlines};
 use crate::usecase::disconnect::Disconnects;
 use crate::usecase::hold::NodeHold;
@@ -212,6 +213,7 @@ impl Node {
             settle.run(&store, &clock).await?;
         }
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
+        let tracer = Tracer::start(config, metrics.control());
         let auth = Arc::new(Authority::open(config, metrics.control())?);
         let router = restored_routes(&auth, &store);
         let ended = EndedNews::of(&store, links.is_some());
@@ -236,6 +238,7 @@ impl Node {
             metrics,
             events: Arc::default(),
             slow: Arc::new(SlowLog::new(config.log.slow_ms)),
+            tracer,
             workers,
             options: Arc::new(worker::Options::from(config)),
             disconnects,
@@ -488,6 +491,7 @@ impl Node {
         shared.forwarding.stop();
         let stopped = Self::retire(&shared, &boots, deadline).await;
         Self::close_queues(&shared, timeout / 8).await;
+        shared.tracer.flush().await;
         lease.abort();
         for task in &tasks {
             task.abort();

@@ -28,6 +28,7 @@ use crate::metrics::{ControlRecorder, Metrics, SlowLabel, TakeoverOutcome};
 use crate::owners::Owners;
 use crate::route::{Router, Subscriber};
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::authority::{Authority as _, StoreAuthority};
 use crate::usecase::connect::{ConnectCase, Takeovers};
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
@@ -66,6 +67,7 @@ pub struct Shared {
     /// What happens, for those who watch.
     pub events: Arc<Feed>,
     pub slow: Arc<SlowLog>,
+    pub tracer: Tracer,
     /// The data plane, from any thread.
     pub workers: Arc<Workers>,
     /// What the configuration says about sessions.
@@ -385,6 +387,11 @@ impl Shared {
     }
 
     async fn end_from_here(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
+        let known = || vec![("client_id", input.owner.key.client_id.to_string())];
+        self.tracer.root("End", known, self.end_in_steps(input, deadline)).await
+    }
+
+    async fn end_in_steps(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
         let authority = StoreAuthority(self.store.clone());
         let own = Some((&self.boot, self.owners.lease_until()));
         let recorder = self.metrics.control();

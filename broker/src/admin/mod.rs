@@ -64,6 +64,7 @@ use crate::cluster::Member;
 use crate::events::Feed;
 use crate::metrics::Metrics;
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired};
 
 /// Bytes of the largest request body.
@@ -109,6 +110,10 @@ pub trait AdminPort: Send + Sync + 'static {
     /// What happens on this node, for those who watch.
     fn events(&self) -> Arc<Feed> {
         Arc::default()
+    }
+    /// Traces of calls; `None`: nobody wants any.
+    fn tracer(&self) -> Option<Tracer> {
+        None
     }
     /// Where slow calls are counted.
     fn slow(&self) -> Arc<SlowLog> {
@@ -291,6 +296,7 @@ pub fn router(state: AdminState) -> Router {
     open.merge(guarded)
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
+        .layer(from_fn_with_state(state.port.tracer(), slow::trace))
         .layer(from_fn_with_state(Arc::clone(&state.slow), slow::look))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn(problem::no_large_bodies))

@@ -101,7 +101,8 @@ struct Open {
     local: Pipe,
     remote: Pipe,
     relay: Relay,
-    keep_alive_sec: u16,
+    /// By side; 0: none.
+    keep_alive_sec: [u16; 2],
 }
 
 impl Runner {
@@ -208,7 +209,7 @@ impl Runner {
         if is_asked {
             relay.expect_answer();
         }
-        Ok(Open { local, remote, relay, keep_alive_sec: there.keep_alive_sec })
+        Ok(Open { local, remote, relay, keep_alive_sec: [here.keep_alive_sec, there.keep_alive_sec] })
     }
 
     /// A connection to this broker, in the name of the bridge.
@@ -336,7 +337,7 @@ impl Runner {
         let mut counted = [Counts::default(); 2];
         let mut looks = tokio::time::interval(LOOK_PERIOD);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut pinged_at = Instant::now();
+        let mut pinged_at = [Instant::now(); 2];
         let mut is_up = false;
         let over = loop {
             let turned = tokio::select! {
@@ -456,19 +457,22 @@ impl Open {
         Ok(any)
     }
 
-    /// A PINGREQ in time, and an end to a connection that does not answer. This broker is asked for none.
-    fn keep_alive(&mut self, pinged_at: &mut Instant) -> Result<(), Failure> {
-        if self.keep_alive_sec == 0 {
-            return Ok(());
-        }
-        let keep_alive = Duration::from_secs(u64::from(self.keep_alive_sec));
-        if pinged_at.elapsed() >= keep_alive.mul_f64(0.5) {
-            *pinged_at = Instant::now();
-            self.relay.send(Side::Remote, &Packet::PingReq)?;
-        }
-        // One that is not read cannot be heard.
-        if self.relay.may_take(Side::Remote) && self.remote.heard_at.elapsed() > keep_alive.mul_f64(1.5) {
-            return Err(Failure::Silent(Side::Remote));
+    /// A PINGREQ in time, and an end to a connection that does not answer. This broker asks for none, unless it is told to ask everybody.
+    fn keep_alive(&mut self, pinged_at: &mut [Instant; 2]) -> Result<(), Failure> {
+        for side in Side::BOTH {
+            let keep_alive = Duration::from_secs(u64::from(self.keep_alive_sec[side as usize]));
+            if keep_alive.is_zero() {
+                continue;
+            }
+            let pinged_at = &mut pinged_at[side as usize];
+            if pinged_at.elapsed() >= keep_alive.mul_f64(0.5) {
+                *pinged_at = Instant::now();
+                self.relay.send(side, &Packet::PingReq)?;
+            }
+            // One that is not read cannot be heard.
+            if self.relay.may_take(side) && self.pipe(side).heard_at.elapsed() > keep_alive.mul_f64(1.5) {
+                return Err(Failure::Silent(side));
+            }
         }
         Ok(())
     }

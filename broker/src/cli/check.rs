@@ -41,6 +41,9 @@ pub(super) fn beside(loaded: Loaded) -> Result<Loaded, ConfigError> {
             problem(&format!("listener.{name}.tls_cert"), error.to_string());
         }
     }
+    if let Err(error) = crate::trace::check(config) {
+        problem("log.otlp_endpoint", error.to_string());
+    }
     for error in crate::bridge::check(config) {
         problem("bridge", error.to_string());
     }

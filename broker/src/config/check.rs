@@ -48,6 +48,10 @@ pub(super) fn check(
     for (name, bridge) in &config.bridges {
         check_bridge(name, bridge, (origins, problems));
     }
+    if config.log.otlp_endpoint.as_ref().is_some_and(super::HookUrl::is_secure) {
+        let message = "log.otlp_endpoint is https: spans are sent in plain http, to a collector on this machine or a network of its own";
+        problems.push(Problem { origin: origin("log.otlp_endpoint"), message: message.to_owned() });
+    }
     check_hooks(config, &origin, problems);
     check_duplicates(config, &origin, problems);
     check_namespaces(config, &origin, problems);

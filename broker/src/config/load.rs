@@ -226,6 +226,9 @@ fn raw_of(value: &DeValue<'_>) -> Raw {
         DeValue::Boolean(value) => Raw::Bool(*value),
         DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
             .map_or(Raw::Other("number out of range"), Raw::Integer),
+        DeValue::Float(float) => {
+            float.as_str().replace('_', "").parse().map_or(Raw::Other("number out of range"), Raw::Float)
+        }
         DeValue::Array(items) => {
             let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
                 DeValue::String(text) => Some(text.to_string()),

@@ -462,7 +462,14 @@ pub struct Log {
     pub format: LogFormat,
     /// What takes at least so long is slow; 0: nothing is.
     pub slow_ms: u64,
+    /// Where spans are sent.
+    pub otlp_endpoint: Option<HookUrl>,
+    pub otlp_sample_ratio: Ratio,
 }
+
+/// From 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio(pub f64);
 
 impl Default for Config {
     /// All defaults, without the default listener: [`Config::load`] adds it when no other is configured.
@@ -523,7 +530,13 @@ impl Default for Config {
                 metrics_token: false,
                 audit_bytes_max: 64 << 20,
             },
-            log: Log { level: LogLevel::Info, format: LogFormat::Text, slow_ms: 1_000 },
+            log: Log {
+                level: LogLevel::Info,
+                format: LogFormat::Text,
+                slow_ms: 1_000,
+                otlp_endpoint: None,
+                otlp_sample_ratio: Ratio(1.0),
+            },
             bridges: BTreeMap::new(),
         }
     }

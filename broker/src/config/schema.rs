@@ -176,6 +176,8 @@ pub(super) static KEYS: &[Key<Config>] = &[
     key!(Live, log.level: super::LogLevel, "How much is logged."),
     key!(Restart, log.format: super::LogFormat, "One line of text or one JSON object an event."),
     key!(Live, log.slow_ms in 0..=600_000, "Commits, takeovers and calls of the admin API that take at least so many milliseconds are logged, a few a second, and counted; 0: none."),
+    key!(Restart, log.otlp_endpoint: Optional<super::HookUrl>, "Where spans of CONNECT, End, retirement and calls of the admin API are sent, in OTLP/HTTP, for example \"http://127.0.0.1:4318/v1/traces\"; plain http, by a build with the feature otel. They name ClientIDs."),
+    key!(Restart, log.otlp_sample_ratio: super::Ratio, "Share of them that is sent."),
 ];
 
 /// Every key of a `[listener.NAME]`.

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{AdminAddress, ClusterSecret, CommandLine, HostPort, Urls};
+use super::{AdminAddress, ClusterSecret, CommandLine, HostPort, Ratio, Urls};
 
 /// Texts of a command line, and bytes of each.
 const ARGUMENTS_MAX: usize = 64;
@@ -20,6 +20,7 @@ const HOST_PORT_BYTES_MAX: usize = 260;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Raw {
     Integer(i128),
+    Float(f64),
     Bool(bool),
     Text(String),
     /// An array of texts.
@@ -36,6 +37,7 @@ impl Raw {
     fn describe(&self) -> String {
         match self {
             Self::Integer(value) => format!("the number {value}"),
+            Self::Float(value) => format!("the number {value}"),
             Self::Bool(value) => format!("{value}"),
             Self::Text(text) | Self::Loose(text) => format!("{text:?}"),
             Self::Texts(texts) => format!("{texts:?}"),
@@ -116,6 +118,26 @@ impl Setting for bool {
     }
     fn show(&self) -> Option<String> {
         Some(self.to_string())
+    }
+}
+
+impl Setting for Ratio {
+    fn allowed() -> String {
+        "0 to 1".to_owned()
+    }
+    fn parse(raw: &Raw) -> Option<Self> {
+        let value = match raw {
+            Raw::Float(value) => *value,
+            Raw::Integer(0) => 0.0,
+            Raw::Integer(1) => 1.0,
+            Raw::Loose(text) => text.trim().parse().ok()?,
+            _ => return None,
+        };
+        (0.0..=1.0).contains(&value).then_some(Self(value))
+    }
+    fn show(&self) -> Option<String> {
+        // With a point, as a number of TOML that is not whole has one.
+        Some(format!("{:?}", self.0))
     }
 }
 

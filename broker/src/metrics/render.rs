@@ -266,6 +266,14 @@ impl Page<'_> {
             let value = cell.load(Ordering::Relaxed);
             self.line(format_args!("exactmq_slow_operations_total{{operation=\"{word}\"}} {value}"));
         }
+        let [sent, dropped] = &gauges.spans;
+        for (name, help, cell) in [
+            ("exactmq_trace_spans_total", "Spans that the collector took.", sent),
+            ("exactmq_trace_spans_dropped_total", "Spans that were dropped.", dropped),
+        ] {
+            self.head(name, help, "counter");
+            self.line(format_args!("{name} {}", cell.load(Ordering::Relaxed)));
+        }
         self.single_gauges(&[("exactmq_event_readers", "Readers of /v1/events.", &gauges.event_readers)]);
         let name = "exactmq_event_readers_dropped_total";
         self.head(name, "Readers of /v1/events that were too slow.", "counter");

@@ -27,6 +27,7 @@ use crate::events::Feed;
 use crate::metrics::{ControlRecorder, EndOutcome};
 use crate::shared::Shared;
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::hold::LeaseState;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired, Retirer};
 use crate::usecase::{self, EndInput};
@@ -154,6 +155,10 @@ impl AdminPort for Operator {
 
     fn boot(&self) -> (u64, Arc<str>) {
         (self.shared.boot.node_id, self.shared.boot.boot_id.clone())
+    }
+
+    fn tracer(&self) -> Option<Tracer> {
+        Some(self.shared.tracer.clone())
     }
 
     fn bridges(&self) -> Vec<BridgeView> {

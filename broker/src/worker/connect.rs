@@ -44,7 +44,8 @@ impl Worker {
         link: Rc<Link<Event>>,
         request: ConnectRequest,
     ) -> Result<Accepted<Session>, Refused> {
-        let outcome = self.try_connect(link, &request).await;
+        let known = || vec![("client_id", request.packet().client_id.to_owned())];
+        let outcome = self.shared.tracer.root("CONNECT", known, self.try_connect(link, &request)).await;
         self.tell_connect(&request, &outcome);
         if let Some(recorder) = &self.recorder {
             recorder.connect(match &outcome {
