@@ -47,6 +47,8 @@ words! {
         NodeDown = "node_down",
         /// `node_id` leads the group in `detail` now; `null`: nobody that this node knows of.
         Leader = "leader",
+        /// The bridge whose user it is changed its state; `detail` is the state, behind it why, where there is a reason.
+        Bridge = "bridge",
         /// `count` messages were dropped within a second, for the reason in `detail`: something is slower than what is asked of it.
         Overload = "overload",
         /// The load of this node is at another level, the one in `detail` (`exactmq_overload_level`).

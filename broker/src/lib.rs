@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod bridge;
 pub mod cli;
 pub mod clock;
 pub mod cluster;
@@ -19,6 +20,7 @@ pub mod owners;
 pub mod route;
 pub mod shared;
 pub mod slow;
+pub mod trace;
 pub mod usecase;
 pub mod users;
 pub mod worker;

@@ -14,12 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use labels::{
-    AuthOutcome, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, HomeLabel, IsolationOutcome,
-    LeaseLabel, Level, NodeLeaseLabel, OwnerState, PacketLabel, PauseReason, ProtocolLabel, QosLabel,
-    RaftState, SessionLabel, SlowLabel, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome, TurnedLabel,
-    WillEvent, WillState,
+    AuthOutcome, BridgeLabel, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, HomeLabel,
+    IsolationOutcome, LeaseLabel, Level, NodeLeaseLabel, OwnerState, PacketLabel, PauseReason, ProtocolLabel,
+    QosLabel, RaftState, SessionLabel, SlowLabel, StageLabel, StandingLabel, SweepEvent, TakeoverOutcome,
+    TurnedLabel, WillEvent, WillState,
 };
 
+use crate::bridge::BridgeState;
 use crate::events::Feed;
 use crate::slow::SlowLog;
 
@@ -55,6 +56,8 @@ struct Shard {
     packet_bytes: [Counters<{ PacketLabel::COUNT }>; Direction::COUNT],
     dropped: Counters<{ DropReason::COUNT }>,
     paused: Counters<{ PauseReason::COUNT }>,
+    bridge_messages: Counters<{ Direction::COUNT }>,
+    bridge_dropped: Counters<{ Direction::COUNT }>,
     opened: Counters<{ ProtocolLabel::COUNT }>,
     closed: Counters<{ ProtocolLabel::COUNT }>,
     close_reasons: Counters<{ CloseReason::COUNT }>,
@@ -77,6 +80,8 @@ struct Gauges {
     owners: Counters<{ OwnerState::COUNT }>,
     sessions: Counters<{ SessionLabel::COUNT }>,
     wills: Counters<{ WillState::COUNT }>,
+    spans: [AtomicU64; 2],
+    bridges: Counters<{ BridgeLabel::COUNT }>,
     subscriptions: AtomicU64,
     retained: AtomicU64,
     inboxes: AtomicU64,
@@ -198,6 +203,17 @@ impl Metrics {
                 let is_it = home == queued.node.home as usize && state == queued.node.state as usize;
                 gauge.store(u64::from(is_it), Ordering::Relaxed);
             }
+        }
+    }
+
+    /// A bridge came to be (`from` none), is gone (`to` none), or changed its state.
+    pub fn bridge_state(&self, from: Option<BridgeState>, to: Option<BridgeState>) {
+        let cell = |state: BridgeState| &self.gauges.bridges[BridgeLabel::from(state) as usize];
+        if let Some(to) = to {
+            cell(to).fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(from) = from {
+            cell(from).fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -369,6 +385,22 @@ impl<W: Writer> Recorder<W> {
     /// A connection is not read for a while.
     pub fn pause(&self, reason: PauseReason) {
         W::add(&self.shard().paused[reason as usize], 1);
+    }
+
+    /// Spans that a collector took, and that were dropped.
+    pub fn spans(&self, sent: u64, dropped: u64) {
+        let [of_sent, of_dropped] = &self.metrics.gauges.spans;
+        of_sent.fetch_add(sent, Ordering::Relaxed);
+        of_dropped.fetch_add(dropped, Ordering::Relaxed);
+    }
+
+    /// Messages of bridges, (passed on, dropped), by direction.
+    pub fn bridged(&self, out: (u64, u64), of_in: (u64, u64)) {
+        let shard = self.shard();
+        for (direction, (passed, dropped)) in [(Direction::Out, out), (Direction::In, of_in)] {
+            W::add(&shard.bridge_messages[direction as usize], passed);
+            W::add(&shard.bridge_dropped[direction as usize], dropped);
+        }
     }
 
     pub fn connection_opened(&self, protocol: ProtocolLabel) {

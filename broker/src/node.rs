@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! start: boot id ▸ lock, receipts ▸ (lease in etcd) ▸ store ▸ boot lease ▸ earlier boots retired ▸ routes restored ▸ sweeper, deadlines, Wills
-//!        ▸ workers ▸ listeners
-//! stop:  admin ▸ listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ receipt ▸ queues ▸ tasks ▸ boot retired by another node
+//!        ▸ workers ▸ listeners ▸ bridges
+//! stop:  admin ▸ bridges ▸ listeners ▸ connections (0x8B) ▸ owners closed ▸ ends recorded ▸ receipt ▸ queues ▸ tasks ▸ boot retired by another node
 //!        ▸ leadership handed over ▸ store ▸ peer links ▸ (lease in etcd) ▸ lock
 //! ```
 //! Every step of a stop may be cut short: whatever is missing then is repaired by the next start, as after a crash.
@@ -47,6 +47,7 @@ pub use serve::{ReadConfig, serve};
 
 use crate::admin;
 use crate::auth::{AuthFileError, Authority};
+use crate::bridge::{Bridges, SettingsError};
 use crate::clock::NodeClock;
 use crate::cluster::balance::balance_forever;
 use crate::cluster::join::JoinService;
@@ -61,6 +62,7 @@ use crate::owners::Owners;
 use crate::route::Router;
 use crate::shared::{EndedNews, ForgetLifetimes, Shared};
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::deadlines::{DeadlineCounters, Deadlines};
 use crate::usecase::disconnect::Disconnects;
 use crate::usecase::hold::NodeHold;
@@ -108,6 +110,8 @@ pub enum ServeError {
     #[error("{0}")]
     Auth(#[from] AuthFileError),
     #[error("{0}")]
+    Bridge(#[from] SettingsError),
+    #[error("{0}")]
     Admin(#[from] admin::StartError),
     #[error("{0}")]
     Workers(#[from] StartError),
@@ -140,6 +144,8 @@ pub struct Node {
     tls: Vec<(Arc<str>, Tls)>,
     deadlines: Arc<Deadlines>,
     admin: Option<admin::Running>,
+    /// `None` before clients are let in.
+    bridges: Option<Arc<Bridges>>,
     member: Arc<Member>,
     /// Reloads that operators ask for; `None` once somebody takes them.
     reloads: Option<mpsc::Receiver<ReloadCall>>,
@@ -210,6 +216,7 @@ impl Node {
             settle.run(&store, &clock).await?;
         }
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
+        let tracer = Tracer::start(config, metrics.control());
         let auth = Arc::new(Authority::open(config, metrics.control())?);
         let router = restored_routes(&auth, &store, config.session.share_pick);
         let ended = EndedNews::of(&store, links.is_some());
@@ -234,6 +241,7 @@ impl Node {
             metrics,
             events: Arc::default(),
             slow: Arc::new(SlowLog::new(config.log.slow_ms)),
+            tracer,
             workers,
             options: Arc::new(worker::Options::from(config)),
             load: Arc::new(Load::new(config.node.workers(), config.limits.memory_max_bytes)),
@@ -263,6 +271,7 @@ impl Node {
             tls: Vec::new(),
             deadlines,
             admin: None,
+            bridges: None,
             member,
             reloads: None,
         };
@@ -304,6 +313,8 @@ impl Node {
         if self.member.links.is_some() {
             self.tasks.push(tokio::spawn(retirer.clone().watch_forever()));
         }
+        let bridges = Bridges::start(&self.shared, self.gateway.doors(), config)?;
+        self.bridges = Some(bridges.clone());
         let (reload, reloads) = mpsc::channel(RELOADS_MAX);
         self.reloads = Some(reloads);
         let operator = operator::Operator {
@@ -314,6 +325,7 @@ impl Node {
             retirer,
             lists: monitor::Turns::default(),
             reload,
+            bridges,
         };
         self.admin = admin::start(config, Arc::new(operator), self.shared.metrics.clone()).await?;
         Ok(())
@@ -415,6 +427,12 @@ impl Node {
         self.admin.as_ref().map_or_else(Vec::new, |admin| admin.adopt(tokens))
     }
 
+    /// Applies what changed of the bridges and the files that they name: which ones, and what is wrong with those that go on as they are.
+    #[must_use]
+    pub fn reload_bridges(&self, config: &Config) -> (Vec<String>, Vec<SettingsError>) {
+        self.bridges.as_ref().map_or_else(Default::default, |bridges| bridges.reload(config))
+    }
+
     /// What the parts of the node share.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
@@ -473,10 +491,13 @@ impl Node {
 
     /// Stops everything, in order, within about `timeout`.
     pub async fn stop(self, timeout: Duration) -> Stopped {
-        let Self { shared, gateway, boots, tasks, lease, hold, admin, member, .. } = self;
+        let Self { shared, gateway, boots, tasks, lease, hold, admin, bridges, member, .. } = self;
         if let Some(admin) = admin {
             // An operator's call that takes longer than its share is cut off with the process.
             let _ = tokio::time::timeout(timeout / 8, admin.stop()).await;
+        }
+        if let Some(bridges) = bridges {
+            bridges.stop(timeout / 8).await;
         }
         let deadline = shared.clock.tick().plus_ms(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         if let Some(links) = &member.links {
@@ -492,6 +513,7 @@ impl Node {
         shared.forwarding.stop();
         let stopped = Self::retire(&shared, &boots, deadline).await;
         Self::close_queues(&shared, timeout / 8).await;
+        shared.tracer.flush().await;
         lease.abort();
         for task in &tasks {
             task.abort();

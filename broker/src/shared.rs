@@ -32,6 +32,7 @@ use crate::overload::Load;
 use crate::owners::Owners;
 use crate::route::{Router, Subscriber};
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::authority::{Authority as _, StoreAuthority};
 use crate::usecase::connect::{ConnectCase, Takeovers};
 use crate::usecase::disconnect::{Disconnects, IntentClaim, LifetimeOver};
@@ -71,6 +72,7 @@ pub struct Shared {
     /// What happens, for those who watch.
     pub events: Arc<Feed>,
     pub slow: Arc<SlowLog>,
+    pub tracer: Tracer,
     /// The data plane, from any thread.
     pub workers: Arc<Workers>,
     /// What the configuration says about sessions.
@@ -410,6 +412,11 @@ impl Shared {
     }
 
     async fn end_from_here(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
+        let known = || vec![("client_id", input.owner.key.client_id.to_string())];
+        self.tracer.root("End", known, self.end_in_steps(input, deadline)).await
+    }
+
+    async fn end_in_steps(&self, input: &EndInput, deadline: Tick) -> Result<SessionRow, EndError> {
         let authority = StoreAuthority(self.store.clone());
         let own = Some((&self.boot, self.owners.lease_until()));
         let recorder = self.metrics.control();

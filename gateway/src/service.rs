@@ -30,6 +30,8 @@ pub struct Peer {
     /// Common name of the verified client certificate.
     pub certificate_cn: Option<Arc<str>>,
     pub secure: bool,
+    /// Name of the bridge that this is a connection of. Only [`crate::driver::Doors`] gives it: the client is part of this process.
+    pub bridge: Option<Arc<str>>,
 }
 
 /// A CONNECT that owns what it says, for the asynchronous use case.
@@ -319,6 +321,7 @@ mod tests {
             listener: "mqtt".into(),
             certificate_cn: None,
             secure: false,
+            bridge: None,
         };
         let request = ConnectRequest {
             peer: peer.clone(),

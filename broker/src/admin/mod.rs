@@ -69,10 +69,12 @@ pub use tls::{AdminTls, CERTIFICATE_FILE};
 pub use token::{AdminToken, TokenError};
 pub use tokens_file::{NamedToken, TokensFile, add_token, remove_token};
 
+use crate::bridge::{BridgeView, BridgesView};
 use crate::cluster::Member;
 use crate::events::Feed;
 use crate::metrics::Metrics;
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired};
 
 /// Bytes of the largest request body.
@@ -119,6 +121,10 @@ pub trait AdminPort: Send + Sync + 'static {
     fn events(&self) -> Arc<Feed> {
         Arc::default()
     }
+    /// Traces of calls; `None`: nobody wants any.
+    fn tracer(&self) -> Option<Tracer> {
+        None
+    }
     /// Where slow calls are counted.
     fn slow(&self) -> Arc<SlowLog> {
         Arc::default()
@@ -126,6 +132,10 @@ pub trait AdminPort: Send + Sync + 'static {
     /// The node that answers, and its boot.
     fn boot(&self) -> (u64, Arc<str>) {
         (1, Arc::from("boot"))
+    }
+    /// Bridges of this node to other brokers.
+    fn bridges(&self) -> Vec<BridgeView> {
+        Vec::new()
     }
     /// Reads the configuration and the files of users and rules again.
     fn reload(&self) -> PortFuture<'_, Result<ReloadDone, ReloadError>> {
@@ -267,6 +277,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<AdminState>)> {
         ("/v1/denied", get(denied::list).post(denied::add).delete(denied::remove)),
         ("/v1/channels", get(queues::channels)),
         ("/v1/members", get(queues::members)),
+        ("/v1/bridges", get(bridges)),
         ("/v1/nodes", get(nodes)),
         ("/v1/nodes/{id}/retire", post(retire::retire)),
         ("/v1/cluster", get(cluster::show)),
@@ -296,6 +307,7 @@ pub fn router(state: AdminState) -> Router {
     router
         .fallback(problem::no_route)
         .method_not_allowed_fallback(problem::no_method)
+        .layer(from_fn_with_state(state.port.tracer(), slow::trace))
         .layer(from_fn_with_state(Arc::clone(&state.slow), slow::look))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn(problem::no_large_bodies))
@@ -337,6 +349,10 @@ async fn ready(State(state): State<AdminState>) -> Response {
 async fn metrics(State(state): State<AdminState>) -> Response {
     let content_type = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (content_type, state.metrics.render()).into_response()
+}
+
+async fn bridges(State(state): State<AdminState>) -> Json<BridgesView> {
+    Json(BridgesView { bridges: state.port.bridges() })
 }
 
 async fn nodes(State(state): State<AdminState>) -> Result<Json<NodesView>, Problem> {

@@ -2,6 +2,7 @@
 //! A test holds it against the routes, and the types against its schemas.
 
 mod access;
+mod bridge;
 mod queue;
 mod watch;
 
@@ -48,6 +49,7 @@ fn all_paths() -> Value {
         job_paths(),
         denied_paths(),
         reload_paths(),
+        bridge::paths(),
         queue::paths(),
         watch::paths(),
     ] {
@@ -447,6 +449,7 @@ fn schemas() -> Value {
         .into_iter()
         .chain(end_schemas())
         .chain(job_schemas())
+        .chain(bridge::schemas())
         .chain(queue::schemas())
         .chain(watch::schemas());
     schemas.extend(others);

@@ -1,4 +1,4 @@
-//! Calls of the API that took longer than `log.slow_ms`.
+//! Calls of the API that took longer than `log.slow_ms`, and traces of all of them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,6 +9,7 @@ use axum::response::Response;
 
 use crate::metrics::SlowLabel;
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 
 /// It waits for a lease to run out, which is no fault of anybody.
 const WAITS: &str = "/v1/nodes/{id}/retire";
@@ -30,4 +31,20 @@ pub(super) async fn look(State(slow): State<Arc<SlowLog>>, request: Request, nex
         );
     }
     response
+}
+
+/// A trace of each call, named after what is called.
+pub(super) async fn trace(State(tracer): State<Option<Tracer>>, request: Request, next: Next) -> Response {
+    let Some(tracer) = tracer else { return next.run(request).await };
+    let method = request.method().clone();
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let known = || {
+        let route = path.as_ref().map_or("", MatchedPath::as_str).to_owned();
+        vec![("http.request.method", method.to_string()), ("http.route", route)]
+    };
+    let call = async {
+        let response = next.run(request).await;
+        if response.status().is_server_error() { Err(Box::new(response)) } else { Ok(response) }
+    };
+    tracer.root("admin call", known, call).await.unwrap_or_else(|response| *response)
 }

@@ -7,6 +7,7 @@
 //! in its password, the hook. A CONNECT with an Authentication Method is for SCRAM alone. Nobody is let in by a later one whom an earlier one refused.
 
 mod acl;
+mod bridge;
 mod cache;
 mod claimed;
 mod error;
@@ -37,6 +38,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use session::time::Millis;
 
 pub use acl::{Acl, Subscribing};
+pub use bridge::{bridge_user, is_bridge_user};
 pub use error::AuthFileError;
 pub(crate) use error::read_text;
 pub use grants::{Brought, ClientRules, Grants};
@@ -171,6 +173,17 @@ impl Authority {
             (None, Some(_), _) if policy.authenticates() => Err(Denied::BadCredentials),
             _ => nobody(),
         }
+    }
+
+    /// A bridge of this node, which needs no proof. It may do what its topics say, and no rule denies to its user.
+    ///
+    /// # Errors
+    /// There is no such bridge (any more).
+    pub fn bridge(&self, name: &str) -> Result<Principal, Denied> {
+        let policy = self.policy.load();
+        let rules = policy.bridges.get(&*bridge_user(name)).ok_or(Denied::NotAuthorized)?;
+        let principal = Principal::new(Some(bridge_user(name)), Proof::Bridge);
+        Ok(Principal { rules: Some(Arc::clone(rules)), ..principal })
     }
 
     /// The signature is verified on the pool, as passwords are: what one address floods it with holds up nobody else.

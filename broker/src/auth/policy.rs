@@ -1,11 +1,13 @@
 //! Everything that one configuration says about access, read whole.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::acl::{Acl, Rules};
+use super::bridge;
 use super::error::{self, AuthFileError};
-use super::grants::{Brought, Grants};
+use super::grants::{Brought, ClientRules, Grants};
 use super::hook::Hook;
 use super::jwt::Tokens;
 use super::password::PasswordFile;
@@ -22,6 +24,8 @@ pub(super) struct Policy {
     pub(super) hook: Option<Arc<Hook>>,
     /// The hook for rules.
     pub(super) rules_hook: Option<Arc<Hook>>,
+    /// What bridges of this node may do, by their users.
+    pub(super) bridges: HashMap<Arc<str>, Arc<ClientRules>>,
     acl: Option<Acl>,
     pub(super) anonymous: bool,
     pub(super) certificate_user: bool,
@@ -44,6 +48,7 @@ impl Policy {
             scram: auth.scram_file.as_deref().map(ScramFile::read).transpose()?.map(Arc::new),
             hook: Hook::open(auth.http_url.as_ref(), auth)?,
             rules_hook: Hook::open(config.acl.http_url.as_ref(), auth)?,
+            bridges: bridge::rules(config),
             acl: config.acl.file.as_deref().map(Acl::read).transpose()?,
             anonymous: config.anonymous(),
             certificate_user: auth.certificate_user,
@@ -82,6 +87,8 @@ impl Policy {
             (Some(user), Proof::Token(_) | Proof::Hook) if self.has_user(user) => false,
             (_, Proof::Token(key)) => self.tokens.as_ref().is_some_and(|tokens| tokens.has(key)),
             (None, Proof::Login { .. }) => self.anonymous,
+            (Some(user), Proof::Bridge) => self.bridges.contains_key(user),
+            (None, Proof::Bridge) => false,
             (_, Proof::Hook) => self.hook.is_some(),
             (None, Proof::Scram) => false,
             (Some(user), Proof::Scram) => self.scram.as_ref().is_some_and(|scram| scram.contains(user)),
@@ -104,6 +111,7 @@ impl Policy {
     pub(super) fn grants(&self, user: Option<&str>, brought: &Brought) -> Grants {
         let of_file = self.acl.as_ref().map(|acl| acl.rules(user));
         let brings = self.rules_hook.is_some()
+            || user.is_some_and(bridge::is_bridge_user)
             || self.may_bring_rules() && !user.is_some_and(|user| self.has_user(user));
         let (brought, is_partial) = match brought {
             Brought::Known(rules) => (rules.clone(), false),

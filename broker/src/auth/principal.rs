@@ -49,6 +49,8 @@ pub enum Proof {
     Scram,
     /// A hook said so.
     Hook,
+    /// It is a bridge of this node, and part of its process.
+    Bridge,
 }
 
 /// An authenticated user, and what holds for its connection. A name that nothing verified never gets here.

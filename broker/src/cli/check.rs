@@ -41,6 +41,12 @@ pub(super) fn beside(loaded: Loaded) -> Result<Loaded, ConfigError> {
             problem(&format!("listener.{name}.tls_cert"), error.to_string());
         }
     }
+    if let Err(error) = crate::trace::check(config) {
+        problem("log.otlp_endpoint", error.to_string());
+    }
+    for error in crate::bridge::check(config) {
+        problem("bridge", error.to_string());
+    }
     if !config.storage.engine.is_compiled_in() {
         problem("storage.engine", "this build of exactmq does not have the engine".to_owned());
     }

@@ -3,6 +3,7 @@
 //! 0 ok, 1 failed, 2 usage (arguments, or the configuration that they give), 3 fenced (the owner changed), 4 isolation unproved, 5 the node cannot be reached.
 
 mod backup;
+mod bridge;
 mod check;
 mod cluster;
 mod deny;
@@ -56,6 +57,9 @@ enum Command {
     /// Form a cluster, and show it
     #[command(subcommand)]
     Cluster(cluster::Command),
+    /// List bridges to other MQTT brokers
+    #[command(subcommand)]
+    Bridge(bridge::Command),
     /// List channels and their members: queues, inboxes, shared subscriptions
     #[command(subcommand)]
     Queue(queue::Command),
@@ -171,6 +175,7 @@ pub fn run<T, E: Display>(serve: impl FnOnce(Config, Reread) -> Result<T, E>) ->
         Command::Deny(command) => deny::run(command),
         Command::Node(command) => node::run(command),
         Command::Cluster(command) => cluster::run(command),
+        Command::Bridge(command) => bridge::run(command),
         Command::Queue(command) => queue::run(command),
         Command::User(command) => user::run(command),
         Command::Token(command) => token::run(command),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::error::{Origin, Problem};
-use super::{Admin, ClientAuth, Config, LeaseHome, Listener, Queue};
+use super::{Admin, Bridge, BridgeProtocol, ClientAuth, Config, LeaseHome, Listener, Queue};
 
 pub(super) fn check(
     config: &Config,
@@ -44,6 +44,13 @@ pub(super) fn check(
             );
             warnings.push(Problem { origin: origin(&key(field)), message });
         }
+    }
+    for (name, bridge) in &config.bridges {
+        check_bridge(name, bridge, (origins, problems));
+    }
+    if config.log.otlp_endpoint.as_ref().is_some_and(super::HookUrl::is_secure) {
+        let message = "log.otlp_endpoint is https: spans are sent in plain http, to a collector on this machine or a network of its own";
+        problems.push(Problem { origin: origin("log.otlp_endpoint"), message: message.to_owned() });
     }
     check_hooks(config, &origin, problems);
     check_duplicates(config, &origin, problems);
@@ -93,6 +100,54 @@ fn check_admin(
     if let Some(address) = reachable.filter(|_| !admin.is_secure() && admin.plain) {
         let message = format!("admin.address {address} is reachable from outside and speaks plain http");
         warnings.push(Problem { origin: origin("admin.plain"), message });
+    }
+}
+
+/// A password may cross a network without TLS, as it does from any client: that is the operator's to say.
+fn check_bridge(
+    name: &str,
+    bridge: &Bridge,
+    (origins, problems): (&BTreeMap<String, Origin>, &mut Vec<Problem>),
+) {
+    let prefix = format!("bridge.{name}.");
+    let written = || {
+        let mut of_bridge = origins.iter().filter(|(key, _)| key.starts_with(&prefix));
+        of_bridge.next().map_or(Origin::Default, |(_, origin)| origin.clone())
+    };
+    // What is wrong with a value was said; that it is missing would be a second complaint.
+    let named = |field: &str| {
+        let start = format!("{prefix}{field} ");
+        problems.iter().any(|problem| problem.message.starts_with(&start))
+    };
+    let mut faults = Vec::new();
+    if bridge.address.0.is_empty() && !named("address") {
+        faults.push(("address", format!("{prefix}address is missing: say where the other broker is")));
+    }
+    if bridge.topics.0.is_empty() && !named("topics") {
+        faults.push(("topics", format!("{prefix}topics is missing: say what is exchanged")));
+    }
+    let files = [("tls_ca", &bridge.tls_ca), ("tls_cert", &bridge.tls_cert), ("tls_key", &bridge.tls_key)];
+    if bridge.protocol == BridgeProtocol::Tls {
+        if bridge.tls_ca.is_none() {
+            let message =
+                format!("{prefix}tls_ca is missing: it says who signs the certificate of the other broker");
+            faults.push(("protocol", message));
+        }
+        if bridge.tls_cert.is_some() != bridge.tls_key.is_some() {
+            faults.push(("tls_cert", format!("{prefix}tls_cert and {prefix}tls_key are needed together")));
+        }
+    } else if let Some((field, _)) = files.iter().find(|(_, file)| file.is_some()) {
+        faults.push((field, format!("{prefix}{field} is set, but its protocol is not tls")));
+    }
+    if bridge.password_file.is_some() && bridge.username.is_none() {
+        faults.push(("password_file", format!("{prefix}username is missing: password_file needs it")));
+    }
+    if bridge.reconnect_min_ms > bridge.reconnect_max_ms {
+        faults.push(("reconnect_min_ms", format!("{prefix}reconnect_min_ms is above reconnect_max_ms")));
+    }
+    for (field, message) in faults {
+        let origin = origins.get(&format!("{prefix}{field}")).cloned().unwrap_or_else(written);
+        problems.push(Problem { origin, message });
     }
 }
 

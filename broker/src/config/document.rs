@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use super::error::Origin;
 use super::load::Loaded;
-use super::schema::{Apply, KEYS, LISTENER_KEYS};
-use super::{Config, Listener};
+use super::schema::{Apply, BRIDGE_KEYS, KEYS, Key, LISTENER_KEYS};
+use super::{Bridge, Config, Listener};
 
 const HEAD: &str = "\
 # ExactMQ: every key with its default. A key may also be given as the environment variable EXACTMQ_SECTION_KEY (for example
@@ -32,6 +32,7 @@ impl Config {
             }
             example_key(&mut text, name, key.doc, &(key.allowed)(), (key.show)(&defaults), key.apply);
         }
+        example_bridge(&mut text);
         text
     }
 
@@ -49,7 +50,7 @@ impl Config {
         text
     }
 
-    /// Every key with its effective value as TOML, listeners last; `None`: not set.
+    /// Every key with its effective value as TOML, listeners and bridges last; `None`: not set.
     #[must_use]
     pub fn values(&self) -> Vec<(String, Option<String>)> {
         let mut all: Vec<_> = KEYS.iter().map(|key| (key.name.to_owned(), (key.show)(self))).collect();
@@ -59,6 +60,10 @@ impl Config {
                     .iter()
                     .map(|key| (format!("listener.{name}.{}", key.name), (key.show)(listener))),
             );
+        }
+        for (name, bridge) in &self.bridges {
+            let shown = |key: &Key<Bridge>| (format!("bridge.{name}.{}", key.name), (key.show)(bridge));
+            all.extend(BRIDGE_KEYS.iter().map(shown));
         }
         all
     }
@@ -83,6 +88,17 @@ fn example_listener(text: &mut String) {
     let defaults = Listener::default();
     for key in LISTENER_KEYS {
         example_key(text, key.name, key.doc, &(key.allowed)(), (key.show)(&defaults), key.apply);
+    }
+}
+
+/// There is none by default: all of it is a comment.
+fn example_bridge(text: &mut String) {
+    text.push_str("\n# One section a bridge to another broker; there is none by default.\n# [bridge.NAME]\n");
+    let defaults = Bridge::default();
+    for key in BRIDGE_KEYS {
+        let _ = writeln!(text, "# {} Allowed: {}. SIGHUP.", key.doc, (key.allowed)());
+        let value = (key.show)(&defaults).map_or_else(String::new, |value| format!(" {value}"));
+        let _ = writeln!(text, "# {} ={value}", key.name);
     }
 }
 

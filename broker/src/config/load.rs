@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Origin, Problem, nearest};
-use super::schema::{KEYS, LISTENER_KEYS, SECTIONS};
+use super::schema::{BRIDGE_KEYS, KEYS, Key, LISTENER_KEYS, SECTIONS, TABLES};
 use super::value::Raw;
 use super::{Config, Listener, check};
 
@@ -17,8 +17,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const PREFIX: &str = "EXACTMQ_";
 /// The listener that exists when no other is configured.
 const DEFAULT_LISTENER: &str = "mqtt";
-/// Bytes of a listener's name.
-const LISTENER_NAME_MAX: usize = 64;
+/// Bytes of the name of a listener or a bridge.
+const NAME_BYTES_MAX: usize = 64;
 
 /// Where values may come from, weakest first.
 #[derive(Debug, Clone, Default)]
@@ -104,39 +104,52 @@ fn origin_of_section(origins: &BTreeMap<String, Origin>, listener: &str) -> Orig
 
 /// Sets one key; Err names it and says what is wrong.
 fn assign(config: &mut Config, key: &str, raw: &Raw) -> Result<(), String> {
-    let Some(rest) = key.strip_prefix("listener.") else {
+    let table = TABLES.iter().find_map(|table| Some((*table, key.strip_prefix(table)?.strip_prefix('.')?)));
+    let Some((table, rest)) = table else {
         let known = KEYS.iter().find(|known| known.name == key).ok_or_else(|| unknown_key(key))?;
         return (known.set)(config, raw).map_err(|what| format!("{key} {what}"));
     };
     let (name, field) = rest.split_once('.').ok_or_else(|| {
-        format!("{key} has no listener name; write listener.NAME.{rest}, for example [listener.mqtt]")
+        format!("{key} has no {table} name; write {table}.NAME.{rest}, for example [{table}.mqtt]")
     })?;
-    if !is_listener_name(name) {
+    if !is_name(name) {
         return Err(format!(
-            "listener name {name:?} is not allowed; use 1 to {LISTENER_NAME_MAX} of a-z, 0-9, '_' and '-'"
+            "{table} name {name:?} is not allowed; use 1 to {NAME_BYTES_MAX} of a-z, 0-9, '_' and '-'"
         ));
     }
-    let known = LISTENER_KEYS.iter().find(|known| known.name == field).ok_or_else(|| unknown_key(key))?;
-    // A listener that is only named by a bad value is not made: its missing address would be a second complaint.
-    let mut listener = config.listeners.get(name).cloned().unwrap_or_default();
-    (known.set)(&mut listener, raw).map_err(|what| format!("{key} {what}"))?;
-    config.listeners.insert(name.into(), listener);
+    match table {
+        "bridge" => set_in(&mut config.bridges, BRIDGE_KEYS, (key, name, field), raw),
+        _ => set_in(&mut config.listeners, LISTENER_KEYS, (key, name, field), raw),
+    }
+}
+
+/// Sets a key of a thing with a name, which is made when the value is good: one that is only named by a bad value would be complained of
+/// a second time, for what it lacks.
+fn set_in<T: Clone + Default>(
+    things: &mut BTreeMap<Arc<str>, T>,
+    keys: &[Key<T>],
+    (key, name, field): (&str, &str, &str),
+    raw: &Raw,
+) -> Result<(), String> {
+    let known = keys.iter().find(|known| known.name == field).ok_or_else(|| unknown_key(key))?;
+    let mut thing = things.get(name).cloned().unwrap_or_default();
+    (known.set)(&mut thing, raw).map_err(|what| format!("{key} {what}"))?;
+    things.insert(name.into(), thing);
     Ok(())
 }
 
-fn is_listener_name(name: &str) -> bool {
+fn is_name(name: &str) -> bool {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
-    (1..=LISTENER_NAME_MAX).contains(&name.len()) && name.bytes().all(allowed)
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 fn unknown_key(key: &str) -> String {
-    let listener = key.strip_prefix("listener.").and_then(|rest| rest.split_once('.'));
-    let known: Vec<String> = match listener {
-        Some((name, _)) => {
-            LISTENER_KEYS.iter().map(|known| format!("listener.{name}.{}", known.name)).collect()
-        }
-        None => KEYS.iter().map(|known| known.name.to_owned()).collect(),
+    let of = |table: &str| key.strip_prefix(table)?.strip_prefix('.')?.split_once('.');
+    let known: Vec<String> = match (of("listener"), of("bridge")) {
+        (Some((name, _)), _) => names(LISTENER_KEYS, "listener", name),
+        (None, Some((name, _))) => names(BRIDGE_KEYS, "bridge", name),
+        (None, None) => KEYS.iter().map(|known| known.name.to_owned()).collect(),
     };
     let near = nearest(key, known.iter().map(String::as_str));
     // The same name in another section is the likelier slip than a distant spelling.
@@ -148,6 +161,10 @@ fn unknown_key(key: &str) -> String {
         Some(near) => format!("{key} is not a known key; did you mean {near}?"),
         None => format!("{key} is not a known key; exactmq.example.toml lists all of them"),
     }
+}
+
+fn names<T>(keys: &[Key<T>], table: &str, name: &str) -> Vec<String> {
+    keys.iter().map(|known| format!("{table}.{name}.{}", known.name)).collect()
 }
 
 fn read_file(path: &PathBuf, assignments: &mut Vec<Assignment>, problems: &mut Vec<Problem>) {
@@ -192,12 +209,12 @@ fn read_file(path: &PathBuf, assignments: &mut Vec<Assignment>, problems: &mut V
     }
 }
 
-/// Every leaf of a section with its dotted name; tables are walked into only below `listener`.
+/// Every leaf of a section with its dotted name; tables are walked into only below those with names.
 fn collect(prefix: &str, table: &DeTable<'_>, leaf: &mut impl FnMut(String, &Spanned<DeValue<'_>>, usize)) {
     for (name, value) in table {
         let key = format!("{prefix}.{}", name.get_ref());
         match value.get_ref().as_table() {
-            Some(inner) if prefix == "listener" => collect(&key, inner, leaf),
+            Some(inner) if TABLES.contains(&prefix) => collect(&key, inner, leaf),
             _ => leaf(key, value, name.span().start),
         }
     }
@@ -209,13 +226,27 @@ fn raw_of(value: &DeValue<'_>) -> Raw {
         DeValue::Boolean(value) => Raw::Bool(*value),
         DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
             .map_or(Raw::Other("number out of range"), Raw::Integer),
+        DeValue::Float(float) => {
+            float.as_str().replace('_', "").parse().map_or(Raw::Other("number out of range"), Raw::Float)
+        }
         DeValue::Array(items) => {
             let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
                 DeValue::String(text) => Some(text.to_string()),
                 _ => None,
             };
+            let table = |item: &Spanned<DeValue<'_>>| {
+                let table = item.get_ref().as_table()?;
+                Some(
+                    table
+                        .iter()
+                        .map(|(key, value)| (key.get_ref().to_string(), raw_of(value.get_ref())))
+                        .collect(),
+                )
+            };
             let texts: Option<Vec<String>> = items.iter().map(text).collect();
-            texts.map_or(Raw::Other("array of something else than texts"), Raw::Texts)
+            let tables = || items.iter().map(table).collect::<Option<Vec<_>>>();
+            let other = Raw::Other("array of something else than texts");
+            texts.map_or_else(|| tables().map_or(other, Raw::Tables), Raw::Texts)
         }
         other => Raw::Other(other.type_str()),
     }
@@ -247,17 +278,18 @@ fn key_of_variable(rest: &str) -> Option<String> {
     if !SECTIONS.contains(&section) {
         return None;
     }
-    if section != "listener" {
-        return Some(format!("{section}.{key}"));
-    }
-    // Both a listener's name and its keys may contain '_': the longest known key decides.
-    let field = LISTENER_KEYS
-        .iter()
-        .map(|known| known.name)
+    let fields: Vec<&str> = match section {
+        "listener" => LISTENER_KEYS.iter().map(|known| known.name).collect(),
+        "bridge" => BRIDGE_KEYS.iter().map(|known| known.name).collect(),
+        _ => return Some(format!("{section}.{key}")),
+    };
+    // Both the name and the keys may contain '_': the longest known key decides.
+    let field = fields
+        .into_iter()
         .filter(|field| key.strip_suffix(field).is_some_and(|name| name.len() > 1 && name.ends_with('_')))
         .max_by_key(|field| field.len());
     Some(match field {
-        Some(field) => format!("listener.{}.{field}", &key[..key.len() - field.len() - 1]),
-        None => format!("listener.{}", key.replacen('_', ".", 1)),
+        Some(field) => format!("{section}.{}.{field}", &key[..key.len() - field.len() - 1]),
+        None => format!("{section}.{}", key.replacen('_', ".", 1)),
     })
 }

@@ -4,6 +4,7 @@
 //! the parser, the environment variables, `--set`, `check-config`, the reload report and `exactmq.example.toml`, so they
 //! cannot drift apart. A key is taken from the first of: flag, environment, file, default.
 
+mod bridge;
 mod check;
 mod document;
 mod error;
@@ -18,6 +19,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use bridge::{Addresses, Bridge, BridgeProtocol, BridgeTopic, MqttVersion, TopicDirection, Topics};
 pub use error::{ConfigError, Origin, Problem};
 pub use hook::HookUrl;
 pub use load::{Loaded, Sources};
@@ -43,6 +45,8 @@ pub struct Config {
     pub limits: Limits,
     pub admin: Admin,
     pub log: Log,
+    /// By name.
+    pub bridges: BTreeMap<Arc<str>, Bridge>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -532,7 +536,14 @@ pub struct Log {
     pub format: LogFormat,
     /// What takes at least so long is slow; 0: nothing is.
     pub slow_ms: u64,
+    /// Where spans are sent.
+    pub otlp_endpoint: Option<HookUrl>,
+    pub otlp_sample_ratio: Ratio,
 }
+
+/// From 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ratio(pub f64);
 
 impl Default for Config {
     /// All defaults, without the default listener: [`Config::load`] adds it when no other is configured.
@@ -595,7 +606,14 @@ impl Default for Config {
                 metrics_token: false,
                 audit_bytes_max: 64 << 20,
             },
-            log: Log { level: LogLevel::Info, format: LogFormat::Text, slow_ms: 1_000 },
+            log: Log {
+                level: LogLevel::Info,
+                format: LogFormat::Text,
+                slow_ms: 1_000,
+                otlp_endpoint: None,
+                otlp_sample_ratio: Ratio(1.0),
+            },
+            bridges: BTreeMap::new(),
         }
     }
 }
@@ -605,6 +623,13 @@ impl Config {
     #[must_use]
     pub fn anonymous(&self) -> bool {
         self.auth.anonymous.unwrap_or(!self.auth.is_configured())
+    }
+
+    /// The namespace of all sessions: that of every listener.
+    #[must_use]
+    pub fn namespace(&self) -> Arc<str> {
+        let mut listeners = self.listeners.values();
+        listeners.next().map_or_else(|| Listener::default().namespace, |listener| listener.namespace.clone())
     }
 
     /// The file with the bearer token of the admin API.

@@ -37,6 +37,9 @@ impl Config {
             // The socket of the admin API speaks http or https for as long as it is open.
             return self.admin.is_secure() == new.admin.is_secure();
         }
+        if key.starts_with("bridge.") {
+            return true;
+        }
         let Some((listener, name)) = key.strip_prefix("listener.").and_then(|rest| rest.rsplit_once('.'))
         else {
             return KEYS.iter().any(|known| known.name == key && known.apply == Apply::Live);
@@ -63,6 +66,7 @@ impl Config {
                 (key.copy)(new, listener);
             }
         }
+        merged.bridges.clone_from(&new.bridges);
         merged
     }
 }

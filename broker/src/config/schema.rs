@@ -1,7 +1,7 @@
 //! The one table of configuration keys.
 
 use super::value::{Raw, Setting, allowed_in, read_in};
-use super::{Config, EngineKind, Listener};
+use super::{Bridge, Config, EngineKind, Listener};
 
 /// Whether SIGHUP applies a changed value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) enum Apply {
 
 /// One key of `T`.
 pub(super) struct Key<T> {
-    /// `section.key`, or only `key` for a listener.
+    /// `section.key`, or only `key` for a listener or a bridge.
     pub(super) name: &'static str,
     pub(super) apply: Apply,
     /// What it means, with its unit.
@@ -63,8 +63,8 @@ macro_rules! dotted {
     };
 }
 
-/// Sections that a file may have; `listener` has one table a listener.
-pub(super) const SECTIONS: [&str; 13] = [
+/// Sections that a file may have; [`TABLES`] have one table of each name.
+pub(super) const SECTIONS: [&str; 14] = [
     "node",
     "listener",
     "session",
@@ -78,7 +78,11 @@ pub(super) const SECTIONS: [&str; 13] = [
     "limits",
     "admin",
     "log",
+    "bridge",
 ];
+
+/// Sections of things with a name of their own.
+pub(super) const TABLES: [&str; 2] = ["listener", "bridge"];
 
 type Optional<T> = Option<T>;
 type Path = std::path::PathBuf;
@@ -188,6 +192,8 @@ pub(super) static KEYS: &[Key<Config>] = &[
     key!(Live, log.level: super::LogLevel, "How much is logged."),
     key!(Restart, log.format: super::LogFormat, "One line of text or one JSON object an event."),
     key!(Live, log.slow_ms in 0..=600_000, "Commits, takeovers and calls of the admin API that take at least so many milliseconds are logged, a few a second, and counted; 0: none."),
+    key!(Restart, log.otlp_endpoint: Optional<super::HookUrl>, "Where spans of CONNECT, End, retirement and calls of the admin API are sent, in OTLP/HTTP, for example \"http://127.0.0.1:4318/v1/traces\"; plain http, by a build with the feature otel. They name ClientIDs."),
+    key!(Restart, log.otlp_sample_ratio: super::Ratio, "Share of them that is sent."),
 ];
 
 /// Every key of a `[listener.NAME]`.
@@ -210,6 +216,28 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     key!(Restart, packet_size_max in 256..=268_435_460, "Bytes of the largest packet taken from a client."),
     key!(Restart, connect_packet_size_max in 256..=268_435_460, "Bytes of the largest CONNECT, the only packet taken before a client is known."),
     key!(Restart, connect_timeout_ms in 100..=60_000, "Milliseconds from the accepted socket to a complete CONNECT."),
+];
+
+/// Every key of a `[bridge.NAME]`. All of them change with SIGHUP: a bridge that differs begins anew.
+pub(super) static BRIDGE_KEYS: &[Key<Bridge>] = &[
+    key!(Live, address: super::Addresses, "Where the other broker is, HOST:PORT; of several, the next one is tried when one fails."),
+    key!(Live, protocol: super::BridgeProtocol, "MQTT over TCP or TLS."),
+    key!(Live, tls_ca: Optional<Path>, "PEM file with the authorities that sign the certificate of the other broker (tls)."),
+    key!(Live, tls_cert: Optional<Path>, "PEM file with the certificate of this broker, where the other one asks for one."),
+    key!(Live, tls_key: Optional<Path>, "PEM file with its private key."),
+    key!(Live, tls_server_name: Optional<Name>, "Name that the certificate must be for; unset: the host of the address."),
+    key!(Live, version: super::MqttVersion, "MQTT that the other broker is spoken to; \"3.1.1\" asks for mosquitto's bridge protocol first."),
+    key!(Live, client_id: Optional<Name>, "ClientID at the other broker, the same from all nodes; unset: exactmq-, a part of the identity of this cluster, and the name of the bridge."),
+    key!(Live, username: Optional<Name>, "User at the other broker."),
+    key!(Live, password_file: Optional<Path>, "File with the password of that user; blanks and line ends around it do not count. Read at every start and reload."),
+    key!(Live, clean_start: bool, "Nothing waits while the brokers do not reach each other, on either side. False: both sides keep a session."),
+    key!(Live, session_expiry_s in 0..=u32::MAX, "Seconds for which the other broker (MQTT 5) is asked to keep the session; 4294967295: for ever. Here session.expiry_max_s holds."),
+    key!(Live, keep_alive_s in 5..=65_535, "Keep alive towards the other broker, in seconds."),
+    key!(Live, inflight_max in 1..=65_534, "QoS 1 and 2 messages under way each direction, at most what the two brokers allow."),
+    key!(Live, connect_timeout_ms in 100..=60_000, "Milliseconds from dialling to the answer to CONNECT."),
+    key!(Live, reconnect_min_ms in 10..=600_000, "Milliseconds of the first pause between two attempts; it doubles, and a random part of up to a half is left out."),
+    key!(Live, reconnect_max_ms in 10..=3_600_000, "Milliseconds of the longest one."),
+    key!(Live, topics: super::Topics, "What is exchanged, as mosquitto's topic lines say it: local_prefix and filter name it here, remote_prefix and filter at the other broker. Defaults: direction out, qos 1, prefixes empty; an empty filter stands for the one topic that the prefixes name."),
 ];
 
 impl Setting for EngineKind {

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{AdminAddress, ClusterSecret, CommandLine, HostPort, Urls};
+use super::{AdminAddress, ClusterSecret, CommandLine, HostPort, Ratio, Urls};
 
 /// Texts of a command line, and bytes of each.
 const ARGUMENTS_MAX: usize = 64;
@@ -20,10 +20,13 @@ const HOST_PORT_BYTES_MAX: usize = 260;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Raw {
     Integer(i128),
+    Float(f64),
     Bool(bool),
     Text(String),
     /// An array of texts.
     Texts(Vec<String>),
+    /// An array of tables.
+    Tables(Vec<Vec<(String, Self)>>),
     /// From the environment or a flag, where everything is text.
     Loose(String),
     /// A TOML type that no key takes, by its name.
@@ -34,9 +37,11 @@ impl Raw {
     fn describe(&self) -> String {
         match self {
             Self::Integer(value) => format!("the number {value}"),
+            Self::Float(value) => format!("the number {value}"),
             Self::Bool(value) => format!("{value}"),
             Self::Text(text) | Self::Loose(text) => format!("{text:?}"),
             Self::Texts(texts) => format!("{texts:?}"),
+            Self::Tables(tables) => format!("an array of {} tables", tables.len()),
             Self::Other(kind) => format!("a {kind}"),
         }
     }
@@ -113,6 +118,26 @@ impl Setting for bool {
     }
     fn show(&self) -> Option<String> {
         Some(self.to_string())
+    }
+}
+
+impl Setting for Ratio {
+    fn allowed() -> String {
+        "0 to 1".to_owned()
+    }
+    fn parse(raw: &Raw) -> Option<Self> {
+        let value = match raw {
+            Raw::Float(value) => *value,
+            Raw::Integer(0) => 0.0,
+            Raw::Integer(1) => 1.0,
+            Raw::Loose(text) => text.trim().parse().ok()?,
+            _ => return None,
+        };
+        (0.0..=1.0).contains(&value).then_some(Self(value))
+    }
+    fn show(&self) -> Option<String> {
+        // With a point, as a number of TOML that is not whole has one.
+        Some(format!("{:?}", self.0))
     }
 }
 
@@ -232,7 +257,7 @@ impl Setting for Urls {
 }
 
 /// An array of texts; from the environment or a flag as TOML, or, with `commas`, without brackets and quotes.
-fn texts_of(raw: &Raw, commas: bool) -> Option<Vec<String>> {
+pub(super) fn texts_of(raw: &Raw, commas: bool) -> Option<Vec<String>> {
     let text = match raw {
         Raw::Texts(texts) => return Some(texts.clone()),
         Raw::Loose(text) => text,

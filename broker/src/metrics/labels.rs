@@ -178,6 +178,9 @@ labels! {
     /// What `log.slow_ms` is about.
     SlowLabel { Commit = "commit", Takeover = "takeover", Admin = "admin" }
 
+    /// What a bridge does.
+    BridgeLabel { Connected = "connected", Connecting = "connecting", Waiting = "waiting", Elsewhere = "elsewhere" }
+
     SessionLabel { Active = "active", Offline = "offline", Ended = "ended" }
 
     RaftState { Leader = "leader", Follower = "follower", Candidate = "candidate", Learner = "learner", Down = "down" }
@@ -207,6 +210,17 @@ impl From<session::message::QoS> for QosLabel {
             session::message::QoS::AtMostOnce => Self::Zero,
             session::message::QoS::AtLeastOnce => Self::One,
             session::message::QoS::ExactlyOnce => Self::Two,
+        }
+    }
+}
+
+impl From<crate::bridge::BridgeState> for BridgeLabel {
+    fn from(state: crate::bridge::BridgeState) -> Self {
+        match state {
+            crate::bridge::BridgeState::Connected => Self::Connected,
+            crate::bridge::BridgeState::Connecting => Self::Connecting,
+            crate::bridge::BridgeState::Waiting => Self::Waiting,
+            crate::bridge::BridgeState::Elsewhere => Self::Elsewhere,
         }
     }
 }

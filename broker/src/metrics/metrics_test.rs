@@ -52,6 +52,7 @@ fn record_everything<W: Writer>(recorder: &Recorder<W>) {
         QosLabel::ALL.iter().for_each(|qos| recorder.messages(*direction, *qos, 1));
         PacketLabel::ALL.iter().for_each(|packet| recorder.packets(*direction, *packet, 1, 2));
     }
+    recorder.bridged((1, 1), (1, 1));
     DropReason::ALL.iter().for_each(|reason| recorder.dropped(*reason, 1));
     ProtocolLabel::ALL.iter().for_each(|protocol| recorder.connection_opened(*protocol));
     CloseReason::ALL.iter().for_each(|reason| recorder.connection_closed(ProtocolLabel::Tcp, *reason));

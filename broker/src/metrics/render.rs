@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::labels::Label;
 use super::{
-    AuthOutcome, BUCKETS_NS, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome, Histogram,
-    HomeLabel, IsolationOutcome, LeaseLabel, Level, Metrics, NodeLeaseLabel, OwnerState, PacketLabel,
-    PauseReason, ProtocolLabel, QosLabel, RaftState, SessionLabel, Shard, SlowLabel, StageLabel,
+    AuthOutcome, BUCKETS_NS, BridgeLabel, CloseReason, ConnectOutcome, Direction, DropReason, EndOutcome,
+    Histogram, HomeLabel, IsolationOutcome, LeaseLabel, Level, Metrics, NodeLeaseLabel, OwnerState,
+    PacketLabel, PauseReason, ProtocolLabel, QosLabel, RaftState, SessionLabel, Shard, SlowLabel, StageLabel,
     StandingLabel, SweepEvent, TakeoverOutcome, TurnedLabel, WillEvent, WillState,
 };
 
@@ -20,6 +20,7 @@ pub(super) fn render(metrics: &Metrics) -> String {
     page.ownership();
     page.store();
     page.queues();
+    page.bridges();
     page.workers();
     page.watch();
     page.text
@@ -239,6 +240,23 @@ impl Page<'_> {
         );
     }
 
+    fn bridges(&mut self) {
+        let gauges = &self.metrics.gauges;
+        self.gauges::<BridgeLabel>("exactmq_bridges", "Bridges to other brokers.", "state", &gauges.bridges);
+        self.counter::<Direction>(
+            "exactmq_bridge_messages_total",
+            "Messages that the other side of a bridge took.",
+            "direction",
+            |shard, i| &shard.bridge_messages[i],
+        );
+        self.counter::<Direction>(
+            "exactmq_bridge_dropped_total",
+            "Messages that the other side of a bridge did not take for good.",
+            "direction",
+            |shard, i| &shard.bridge_dropped[i],
+        );
+    }
+
     fn workers(&mut self) {
         let workers = &self.metrics.shards[..self.metrics.shards.len() - 1];
         self.head("exactmq_worker_busy_seconds_total", "Time for which a worker did work.", "counter");
@@ -279,6 +297,14 @@ impl Page<'_> {
         for (cell, word) in gauges.slow.iter().zip(SlowLabel::words()) {
             let value = cell.load(Ordering::Relaxed);
             self.line(format_args!("exactmq_slow_operations_total{{operation=\"{word}\"}} {value}"));
+        }
+        let [sent, dropped] = &gauges.spans;
+        for (name, help, cell) in [
+            ("exactmq_trace_spans_total", "Spans that the collector took.", sent),
+            ("exactmq_trace_spans_dropped_total", "Spans that were dropped.", dropped),
+        ] {
+            self.head(name, help, "counter");
+            self.line(format_args!("{name} {}", cell.load(Ordering::Relaxed)));
         }
         self.single_gauges(&[("exactmq_event_readers", "Readers of /v1/events.", &gauges.event_readers)]);
         let name = "exactmq_event_readers_dropped_total";

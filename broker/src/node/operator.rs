@@ -19,6 +19,7 @@ use crate::admin::{
     ReloadDone, ReloadError, SessionDetail, SessionPage, SessionQuery, SessionSummary, StateWord,
     SubscriptionView, WillView,
 };
+use crate::bridge::{BridgeView, Bridges};
 use crate::cluster::Member;
 use crate::cluster::member::REMOVED;
 use crate::config::LeaseHome;
@@ -26,6 +27,7 @@ use crate::events::Feed;
 use crate::metrics::{ControlRecorder, EndOutcome, Level};
 use crate::shared::Shared;
 use crate::slow::SlowLog;
+use crate::trace::Tracer;
 use crate::usecase::hold::LeaseState;
 use crate::usecase::retire::{RetireError, RetireOrder, RetireProgress, Retired, Retirer};
 use crate::usecase::{self, EndInput};
@@ -50,6 +52,7 @@ pub(super) struct Operator {
     pub retirer: Arc<Retirer>,
     pub lists: Turns,
     pub reload: mpsc::Sender<ReloadCall>,
+    pub bridges: Arc<Bridges>,
 }
 
 /// Somebody waits to hear what a reload did.
@@ -152,6 +155,14 @@ impl AdminPort for Operator {
 
     fn boot(&self) -> (u64, Arc<str>) {
         (self.shared.boot.node_id, self.shared.boot.boot_id.clone())
+    }
+
+    fn tracer(&self) -> Option<Tracer> {
+        Some(self.shared.tracer.clone())
+    }
+
+    fn bridges(&self) -> Vec<BridgeView> {
+        self.bridges.views()
     }
 
     fn reload(&self) -> PortFuture<'_, Result<ReloadDone, ReloadError>> {

@@ -213,9 +213,15 @@ fn reload(config: &mut Config, node: &Node, read_config: &ReadConfig) -> Result<
         tracing::error!(%error, "its certificate and key are not reloaded; the running ones stay");
         failed.push(error.to_string());
     }
+    let (bridges, faults) = node.reload_bridges(&merged);
+    for error in faults {
+        tracing::error!(%error, "the bridge goes on as it is");
+        failed.push(error.to_string());
+    }
     node.shared().slow.set(merged.log.slow_ms);
     node.shared().load.set_memory_max_bytes(merged.limits.memory_max_bytes);
     let mut changed = difference.changed;
+    changed.extend(bridges);
     changed.extend(files.into_iter().map(|key| format!("the content of {key}")));
     // Under the louder of the two levels: a lower one must not hide what it came with.
     let level = merged.log.level;

@@ -26,6 +26,7 @@ use super::{ConnectError, ConnectInput, Connected};
 use crate::clock::NodeClock;
 use crate::metrics::{ControlRecorder, TakeoverOutcome};
 use crate::owners::{LinkTransport, Owners};
+use crate::trace::child;
 
 /// Proposals of one CONNECT. Another one follows only a definite refusal with the same previous owner (owner spec §15.15).
 const PROPOSALS_MAX: usize = 3;
@@ -196,13 +197,13 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
         met: &mut Option<Owner>,
     ) -> Result<Connected, Failed> {
         self.check_deadline(input)?;
-        let read = self.first_read(input).await?;
+        let read = child("read owner", self.first_read(input)).await?;
         if let Some(row) = read.row.as_ref().filter(|row| row.state == SessionState::Active) {
             *met = Some(row.owner.clone());
         }
         let Isolated { row: previous, claim, sent } = match read.row {
             None => Isolated::default(),
-            Some(row) => self.isolate(input, row).await?,
+            Some(row) => child("isolate", self.isolate(input, row)).await?,
         };
         if !recheck() {
             return Err(ConnectError::NotAuthorized.into());
@@ -364,7 +365,8 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
             will: input.will.clone(),
         };
         candidate.proposed = true;
-        let reply = self.commit(input, sent, Command::Connect(Box::new(connect))).await?;
+        let commit = self.commit(input, sent, Command::Connect(Box::new(connect)));
+        let reply = child("commit", commit).await?;
         let (row, session_present) = match reply {
             Reply::Row { row, session_present, .. } => (*row, session_present),
             Reply::Conflict(conflict) => {
@@ -374,14 +376,13 @@ impl<A: Authority, I: Isolation> ConnectCase<'_, A, I> {
             _ => return Err(ConnectError::Unavailable.into()),
         };
         self.check_receipt(input, &candidate.entry, &row, session_present != fresh)?;
-        self.owners.activate(&candidate.entry, &candidate.transport, row.revision, until).map_err(
-            |error| match error {
-                OwnerError::Stopped => ConnectError::Stopped.into(),
-                // An End found the new owner in the row already.
-                OwnerError::Fenced => Failed::Raced,
-                _ => ConnectError::Deadline.into(),
-            },
-        )?;
+        let activate = || self.owners.activate(&candidate.entry, &candidate.transport, row.revision, until);
+        child("activate", async { activate() }).await.map_err(|error| match error {
+            OwnerError::Stopped => ConnectError::Stopped.into(),
+            // An End found the new owner in the row already.
+            OwnerError::Fenced => Failed::Raced,
+            _ => ConnectError::Deadline.into(),
+        })?;
         // Whoever follows presence sees the old connection's Will before anything of its successor.
         if let (Some(wills), true) = (self.wills, previous.is_some()) {
             wills.settle(&input.key, input.deadline).await;

@@ -16,6 +16,7 @@ use crate::clock::NodeClock;
 use crate::metrics::{ControlRecorder, IsolationOutcome};
 pub use crate::owners::IsolationError;
 use crate::owners::Owners;
+use crate::trace::child;
 
 /// The future of one isolation.
 pub type IsolationFuture<'a> = Pin<Box<dyn Future<Output = Result<(), IsolationError>> + Send + 'a>>;
@@ -112,7 +113,7 @@ impl Isolation for ClusterIsolation {
                 return Ok(());
             }
             let until = Instant::now() + self.clock.until(deadline);
-            let proved = self.peers.quiesce(owner, until).await;
+            let proved = child("Service 107", self.peers.quiesce(owner, until)).await;
             if proved.is_err() && self.local.receipts.is_retired(owner) {
                 // Its node stopped in order while it was asked.
                 return Ok(());

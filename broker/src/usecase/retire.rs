@@ -24,6 +24,7 @@ use crate::clock::NodeClock;
 use crate::cluster::Member;
 use crate::config::{Config, IsolationMode};
 use crate::shared::Shared;
+use crate::trace::Tracer;
 
 /// A link is down so long after its peer fell silent, at the latest.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -142,6 +143,7 @@ pub struct Retirer {
     drift_ms: u64,
     mode: IsolationMode,
     fence_auto: bool,
+    tracer: Tracer,
 }
 
 impl Retirer {
@@ -160,6 +162,7 @@ impl Retirer {
             drift_ms: isolation.drift_ms,
             mode: isolation.mode,
             fence_auto: isolation.fence_auto,
+            tracer: shared.tracer.clone(),
         }
     }
 
@@ -168,6 +171,12 @@ impl Retirer {
     /// # Errors
     /// See [`RetireError`].
     pub async fn run(&self, order: &RetireOrder, progress: &RetireProgress) -> Result<Retired, RetireError> {
+        let known =
+            || vec![("node_id", order.boot.node_id.to_string()), ("boot_id", order.boot.boot_id.to_string())];
+        self.tracer.root("retire", known, self.steps(order, progress)).await
+    }
+
+    async fn steps(&self, order: &RetireOrder, progress: &RetireProgress) -> Result<Retired, RetireError> {
         let boot = &order.boot;
         if *boot == self.own {
             return Err(RetireError::Own);

@@ -23,7 +23,7 @@ use super::options::Entrance;
 use super::pace::Pace;
 use super::publishes::Publishes;
 use super::relief::Brought;
-use crate::auth::{Credentials, Denied, Principal, Proof};
+use crate::auth::{Credentials, Denied, Principal, Proof, is_bridge_user};
 use crate::events::{Event as Told, EventKind};
 use crate::metrics::{ConnectOutcome, Level, ProtocolLabel};
 use crate::usecase::{ConnectError, ConnectInput, Connected};
@@ -51,7 +51,8 @@ impl Worker {
         link: Rc<Link<Event>>,
         request: ConnectRequest,
     ) -> Result<Accepted<Session>, Refused> {
-        let outcome = self.try_connect(link, &request).await;
+        let known = || vec![("client_id", request.packet().client_id.to_owned())];
+        let outcome = self.shared.tracer.root("CONNECT", known, self.try_connect(link, &request)).await;
         self.tell_connect(&request, &outcome);
         if let Some(recorder) = &self.recorder {
             recorder.connect(match &outcome {
@@ -106,6 +107,10 @@ impl Worker {
             Err(_) => return Err(refused(ConnectError::Deadline)),
         };
         let user = principal.user.clone();
+        if principal.proof != Proof::Bridge && user.as_deref().is_some_and(is_bridge_user) {
+            // Whatever vouches for it: such a name belongs to a bridge of a node.
+            return Err(denial(Denied::NotAuthorized));
+        }
         let mut access = Access::new(&self.shared.auth, principal.clone());
         // The users may have changed since the password was checked.
         if access.check(&self.shared.auth, self.shared.clock.millis()).is_err() {
@@ -184,6 +189,9 @@ impl Worker {
         packet: &Connect<'_>,
         key: &Key,
     ) -> Result<Principal, Rejection> {
+        if let Some(bridge) = &request.peer.bridge {
+            return self.shared.auth.bridge(bridge).map_err(denial);
+        }
         if let Some(authenticated) = &request.authenticated {
             // A name beside the method says nothing, or the same.
             let is_other = |name: &&str| !name.is_empty() && **name != *authenticated.user;

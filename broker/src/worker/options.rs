@@ -35,6 +35,8 @@ pub struct Options {
     pub connect_timeout_ms: u64,
     /// Seconds between publications of `$SYS` topics; 0: none.
     pub sys_interval_sec: u32,
+    /// Namespace of all sessions.
+    pub namespace: Arc<str>,
     /// Each listener, by its name.
     pub listeners: HashMap<Arc<str>, Entrance>,
 }
@@ -51,8 +53,11 @@ pub struct Entrance {
 impl Options {
     /// How sessions come in through `listener`.
     pub(super) fn listener(&self, listener: &str) -> Entrance {
-        let unknown =
-            || Entrance { namespace: "main".into(), protocol: ProtocolLabel::Tcp, rates: Rates::default() };
+        let unknown = || Entrance {
+            namespace: Arc::clone(&self.namespace),
+            protocol: ProtocolLabel::Tcp,
+            rates: Rates::default(),
+        };
         self.listeners.get(listener).map_or_else(unknown, Clone::clone)
     }
 }
@@ -72,6 +77,7 @@ impl From<&Config> for Options {
             queue_qos0_offline: config.session.queue_qos0_offline,
             connect_timeout_ms: config.owner.connect_timeout_ms,
             sys_interval_sec: config.node.sys_interval_s,
+            namespace: config.namespace(),
             listeners: config
                 .listeners
                 .iter()

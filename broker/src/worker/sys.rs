@@ -73,18 +73,23 @@ impl SysTopics {
         let mut figures = figures(totals);
         self.load.write().update(totals, interval, &mut figures);
         for (name, value) in figures {
-            let topic = format!("$SYS/broker/{name}");
-            let unchanged =
-                self.topics.read().get(topic.as_str()).is_some_and(|old| old.payload() == value.as_bytes());
-            if unchanged {
-                continue;
-            }
-            let mut message = Message::new(&topic, &[], value.as_bytes());
-            message.retain = true;
-            let message = Arc::new(message);
-            self.topics.write().insert(topic.into(), Arc::clone(&message));
-            publisher.publish_live(&message);
+            self.set(&name, &value, publisher);
         }
+    }
+
+    /// Takes one figure and sends it if it changed.
+    pub fn set(&self, name: &str, value: &str, publisher: &SystemPublisher) {
+        let topic = format!("$SYS/broker/{name}");
+        let unchanged =
+            self.topics.read().get(topic.as_str()).is_some_and(|old| old.payload() == value.as_bytes());
+        if unchanged {
+            return;
+        }
+        let mut message = Message::new(&topic, &[], value.as_bytes());
+        message.retain = true;
+        let message = Arc::new(message);
+        self.topics.write().insert(topic.into(), Arc::clone(&message));
+        publisher.publish_live(&message);
     }
 }
 

@@ -5,6 +5,7 @@
 pub(crate) mod buffers;
 mod close;
 mod deadlines;
+mod door;
 mod gateway;
 mod mailbox;
 mod outflow;
@@ -13,6 +14,7 @@ pub(crate) mod traffic;
 mod transport;
 mod worker;
 
+pub use door::Doors;
 pub use gateway::{Gateway, StartError};
 pub use mailbox::Mailbox;
 pub use traffic::{Flow, Traffic};
@@ -20,4 +22,4 @@ pub use worker::{TICK_PERIOD_MS, WorkerContext};
 
 pub(crate) use mailbox::MailReceiver;
 pub(crate) use transport::{Raw, Transport};
-pub(crate) use worker::Incoming;
+pub(crate) use worker::{Incoming, Socket};

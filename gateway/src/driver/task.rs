@@ -14,7 +14,7 @@ use super::buffers::{self, HEADROOM, Scratch};
 use super::close::Finish;
 use super::traffic;
 use super::worker::Worker;
-use super::{Incoming, Transport};
+use super::{Incoming, Socket, Transport};
 use crate::codec::{Auth, ConnAck, Packet, ReasonCode, Version};
 use crate::connection::{Answer, ClientLimits, Fault, Input, Machine, Output};
 use crate::link::{Link, Shape};
@@ -100,12 +100,30 @@ enum Read {
     Paused,
 }
 
+/// The socket where MQTT begins with its first byte, else what has to be done first.
+fn open<S: Service>(socket: Socket, endpoint: &Arc<Endpoint>) -> io::Result<(Option<Transport>, Stage<S>)> {
+    match socket {
+        Socket::Local(socket) => {
+            socket.set_nonblocking(true)?;
+            let stream = tokio::net::UnixStream::from_std(socket)?;
+            Ok((Some(Transport::Local(stream)), Stage::Greeting))
+        }
+        Socket::Tcp(socket) => {
+            socket.set_nonblocking(true)?;
+            let stream = tokio::net::TcpStream::from_std(socket)?;
+            Ok(match endpoint.open(stream) {
+                Ok(stream) => (Some(Transport::Tcp(stream)), Stage::Greeting),
+                Err(opening) => (None, Stage::Opening(opening)),
+            })
+        }
+    }
+}
+
 impl<S: Service> Connection<S> {
     /// Takes an accepted socket over.
     pub(super) fn new(worker: Rc<Worker<S>>, incoming: Incoming) -> io::Result<Self> {
         let Incoming { socket, address, endpoint, count } = incoming;
-        socket.set_nonblocking(true)?;
-        let stream = tokio::net::TcpStream::from_std(socket)?;
+        let (transport, stage) = open(socket, &endpoint)?;
         let link = worker.insert().ok_or_else(|| io::Error::other("no free slot"))?;
         worker.arm(&link, worker.service.now().plus_ms(endpoint.limits.connect_timeout_ms));
         let peer = Box::new(Peer {
@@ -113,11 +131,8 @@ impl<S: Service> Connection<S> {
             listener: Arc::clone(&endpoint.name),
             certificate_cn: None,
             secure: false,
+            bridge: endpoint.bridge.clone(),
         });
-        let (transport, stage) = match endpoint.open(stream) {
-            Ok(stream) => (Some(Transport::Tcp(stream)), Stage::Greeting),
-            Err(opening) => (None, Stage::Opening(opening)),
-        };
         Ok(Self {
             machine: Machine::new(&endpoint.limits),
             worker,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 use crate::listener::websocket::WebSocketTransport;
@@ -15,6 +15,8 @@ use crate::listener::websocket::WebSocketTransport;
 /// What MQTT runs on.
 pub(crate) enum Transport {
     Tcp(TcpStream),
+    /// One end of a socket pair: the other one is in this process.
+    Local(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
     WebSocket(Box<WebSocketTransport>),
 }
@@ -30,6 +32,7 @@ impl Transport {
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::Tcp(stream) => read_stream(stream, cx, into),
+            Self::Local(stream) => read_stream(stream, cx, into),
             Self::Tls(stream) => read_stream(&mut **stream, cx, into),
             Self::WebSocket(socket) => socket.poll_read(cx, into),
         }
@@ -40,6 +43,7 @@ impl Transport {
     pub(crate) fn read_now(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => (&*SockRef::from(&*stream)).read(into),
+            Self::Local(stream) => (&*SockRef::from(&*stream)).read(into),
             Self::Tls(stream) => {
                 let (socket, session) = stream.get_mut();
                 session.read_tls(&mut &*SockRef::from(&*socket))?;
@@ -57,6 +61,7 @@ impl Transport {
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Local(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::WebSocket(socket) => socket.poll_write(cx, bytes),
         }
@@ -65,7 +70,7 @@ impl Transport {
     /// Ready when the kernel has everything.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(_) => Poll::Ready(Ok(())),
+            Self::Tcp(_) | Self::Local(_) => Poll::Ready(Ok(())),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
             Self::WebSocket(socket) => socket.poll_flush(cx),
         }
@@ -75,7 +80,7 @@ impl Transport {
     pub(crate) fn finish(&mut self, cx: &mut Context<'_>) {
         // The close is decided; whether the peer hears of it in good order is its own matter.
         match self {
-            Self::Tcp(_) => {}
+            Self::Tcp(_) | Self::Local(_) => {}
             Self::Tls(stream) => say_goodbye(stream, cx),
             Self::WebSocket(socket) => {
                 socket.close(cx);
@@ -84,21 +89,22 @@ impl Transport {
                 }
             }
         }
-        let _ = SockRef::from(self.socket()).shutdown(std::net::Shutdown::Write);
+        let _ = self.socket().shutdown(std::net::Shutdown::Write);
     }
 
     /// The close that follows is a reset: the kernel forgets what the peer has not taken.
     pub(crate) fn set_reset(&self) {
-        let _ = SockRef::from(self.socket()).set_linger(Some(Duration::ZERO));
+        let _ = self.socket().set_linger(Some(Duration::ZERO));
     }
 
-    fn socket(&self) -> &TcpStream {
+    fn socket(&self) -> SockRef<'_> {
         match self {
-            Self::Tcp(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
+            Self::Tcp(stream) => SockRef::from(stream),
+            Self::Local(stream) => SockRef::from(stream),
+            Self::Tls(stream) => SockRef::from(stream.get_ref().0),
             Self::WebSocket(socket) => match socket.raw() {
-                Raw::Tcp(stream) => stream,
-                Raw::Tls(stream) => stream.get_ref().0,
+                Raw::Tcp(stream) => SockRef::from(stream),
+                Raw::Tls(stream) => SockRef::from(stream.get_ref().0),
             },
         }
     }

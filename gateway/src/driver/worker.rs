@@ -39,11 +39,18 @@ pub struct WorkerContext<S: Service> {
 
 /// A socket on its way from where it was accepted to its worker.
 pub(crate) struct Incoming {
-    pub(crate) socket: std::net::TcpStream,
+    pub(crate) socket: Socket,
     pub(crate) address: SocketAddr,
     pub(crate) endpoint: Arc<Endpoint>,
     /// Counts the connection where it is bounded and balanced, until its task ends.
     pub(crate) count: CountGuard,
+}
+
+/// What a client is at the other end of.
+pub(crate) enum Socket {
+    Tcp(std::net::TcpStream),
+    /// The other end is in this process.
+    Local(std::os::unix::net::UnixStream),
 }
 
 /// Something to be done on a worker's thread.

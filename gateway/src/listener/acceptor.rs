@@ -15,8 +15,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::door::{Door, Turned};
 use super::turns::{Bucket, Turns};
-use super::{CountGuard, Endpoint, ListenError, ListenerConfig};
-use crate::driver::Incoming;
+use super::{CountGuard, Endpoint, ListenError, ListenerConfig, Share};
+use crate::driver::{Incoming, Socket as Accepted};
 
 /// Connections that the kernel may hold before they are accepted.
 const BACKLOG: i32 = 4096;
@@ -65,23 +65,8 @@ impl Placement {
             },
             None => None,
         };
-        if endpoint.open.fetch_add(1, Ordering::Relaxed) >= endpoint.connections_max {
-            endpoint.open.fetch_sub(1, Ordering::Relaxed);
-            tracing::debug!(listener = %endpoint.name, "connection limit reached");
-            endpoint.door.turn_away(Turned::Full);
-            return None;
-        }
-        let loads = self.connections.iter().map(|count| count.load(Ordering::Relaxed));
-        let worker = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(worker, _)| worker);
-        // Counted here and not by the worker, so that a burst is spread as well.
-        self.connections[worker].fetch_add(1, Ordering::Relaxed);
-        let count = CountGuard {
-            endpoint: Arc::clone(endpoint),
-            workers: Arc::clone(&self.connections),
-            worker,
-            share,
-        };
-        let endpoint = Arc::clone(endpoint);
+        let (worker, count) = place(&self.connections, endpoint, share)?;
+        let (socket, endpoint) = (Accepted::Tcp(socket), Arc::clone(endpoint));
         Some((worker, Incoming { socket, address, endpoint, count }))
     }
 
@@ -97,6 +82,28 @@ impl Placement {
             take(worker, incoming);
         }
     }
+}
+
+/// The worker with the fewest connections, and what counts one more there; none when the endpoint is full.
+pub(crate) fn place(
+    connections: &Arc<[AtomicUsize]>,
+    endpoint: &Arc<Endpoint>,
+    share: Option<Share>,
+) -> Option<(usize, CountGuard)> {
+    if endpoint.open.fetch_add(1, Ordering::Relaxed) >= endpoint.connections_max {
+        endpoint.open.fetch_sub(1, Ordering::Relaxed);
+        tracing::debug!(listener = %endpoint.name, "connection limit reached");
+        endpoint.door.turn_away(Turned::Full);
+        return None;
+    }
+    let loads = connections.iter().map(|count| count.load(Ordering::Relaxed));
+    let worker = loads.enumerate().min_by_key(|(_, load)| *load).map_or(0, |(worker, _)| worker);
+    // Counted here and not by the worker, so that a burst is spread as well.
+    connections[worker].fetch_add(1, Ordering::Relaxed);
+    Some((
+        worker,
+        CountGuard { endpoint: Arc::clone(endpoint), workers: Arc::clone(connections), worker, share },
+    ))
 }
 
 impl Listening {

@@ -24,7 +24,7 @@ use crate::driver::{Raw, Transport};
 use crate::service::Peer;
 use share::Shares;
 
-pub(crate) use acceptor::Listening;
+pub(crate) use acceptor::{Listening, place};
 pub use door::{Door, Turned};
 pub(crate) use share::Share;
 pub use share::network;
@@ -85,6 +85,8 @@ pub(crate) struct Endpoint {
     websocket: bool,
     proxy_protocol: bool,
     proxy_certificate: bool,
+    /// Its connections are those of a bridge of this process.
+    pub(crate) bridge: Option<Arc<str>>,
 }
 
 /// Layers below MQTT on their way up.
@@ -135,6 +137,26 @@ impl Endpoint {
             websocket: config.websocket,
             proxy_protocol: config.proxy_protocol,
             proxy_certificate: config.proxy_certificate,
+            bridge: None,
+        }
+    }
+
+    /// Where a bridge of this process comes in, which no socket is bound to.
+    pub(crate) fn of_bridge(bridge: Arc<str>, limits: Limits) -> Self {
+        Self {
+            name: "bridge".into(),
+            limits,
+            connections_max: usize::MAX,
+            connect_rate_max: 0,
+            descriptors_max: u64::MAX,
+            open: AtomicUsize::new(0),
+            shares: None,
+            door: Arc::default(),
+            tls: None,
+            websocket: false,
+            proxy_protocol: false,
+            proxy_certificate: false,
+            bridge: Some(bridge),
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 
 use toml::Value;
 
+use super::bridge::Bridge;
 use super::source::{Line, Place};
 
 /// Settings that change nothing that a client or an operator relies on, or that are always so here.
@@ -67,6 +68,17 @@ pub(super) struct Note {
     pub(super) protects: bool,
 }
 
+impl Note {
+    /// Something that leaves nobody in who was not before.
+    pub(super) fn new(line: &Line, what: impl Into<String>) -> Self {
+        Self { at: line.at.clone(), what: what.into(), protects: false }
+    }
+
+    pub(super) fn protecting(line: &Line, what: impl Into<String>) -> Self {
+        Self { protects: true, ..Self::new(line, what) }
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.protects { "PROTECTS: " } else { "" };
@@ -80,7 +92,7 @@ pub(super) struct Imported {
     pub(super) notes: Vec<Note>,
 }
 
-type Section = BTreeMap<&'static str, Value>;
+pub(super) type Section = BTreeMap<&'static str, Value>;
 
 #[derive(Debug, Default)]
 struct Converting {
@@ -93,6 +105,8 @@ struct Converting {
     notes: Vec<Note>,
     per_listener: bool,
     anonymous: Option<bool>,
+    bridges: Vec<Bridge>,
+    /// Settings are about the last one of them.
     in_bridge: bool,
     /// Of all listeners.
     packet_size_max: Option<Value>,
@@ -118,14 +132,14 @@ pub(super) fn convert(lines: &[Line]) -> Result<Imported, String> {
     for line in lines {
         converting.take(line).map_err(|what| format!("{}: {} {what}", line.at, line.key))?;
     }
-    Ok(converting.finish())
+    converting.finish()
 }
 
-fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
+pub(super) fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("{value:?} is not a number in range"))
 }
 
-fn truth(value: &str) -> Result<bool, String> {
+pub(super) fn truth(value: &str) -> Result<bool, String> {
     match value {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
@@ -171,15 +185,21 @@ impl Converting {
     fn take(&mut self, line: &Line) -> Result<(), String> {
         let (key, value) = (line.key.as_str(), line.value.as_str());
         if key == "connection" {
+            let (bridge, notes) = Bridge::new(line)?;
+            if self.bridges.iter().any(|known| known.name == bridge.name) {
+                return Err(format!("{value:?}: there is a connection {} already", bridge.name));
+            }
             self.in_bridge = true;
-            self.note(line, format!("the bridge {value:?} is not taken over"), false);
+            self.bridges.push(bridge);
+            self.notes.extend(notes);
             return Ok(());
         }
         if key == "listener" || key == "port" {
             self.in_bridge = false;
             return self.begin_listener(key, value);
         }
-        if self.in_bridge {
+        if let Some(bridge) = self.bridges.last_mut().filter(|_| self.in_bridge) {
+            self.notes.extend(bridge.take(line)?);
             return Ok(());
         }
         if IMMATERIAL.contains(&key) {
@@ -330,7 +350,7 @@ impl Converting {
         Ok(true)
     }
 
-    fn finish(mut self) -> Imported {
+    fn finish(mut self) -> Result<Imported, String> {
         let local = self.listeners.is_empty() && !self.default_is_named;
         // Without a listener mosquitto serves this machine only, everybody.
         let anonymous = self.anonymous.unwrap_or(local);
@@ -356,7 +376,11 @@ impl Converting {
         for (section, keys) in &self.sections {
             write_section(section, keys, &mut toml);
         }
-        Imported { toml, notes: self.notes }
+        for bridge in self.bridges {
+            let (name, keys) = bridge.finish()?;
+            write_section(&format!("bridge.{name}"), &keys, &mut toml);
+        }
+        Ok(Imported { toml, notes: self.notes })
     }
 }
 

@@ -110,9 +110,8 @@ fn what_protects_is_told() {
     let differ =
         import("per_listener_settings true\nlistener 1\npassword_file a\nlistener 2\npassword_file b");
     assert!(differ.notes[0].protects);
-    let bridge = import("connection b\naddress other\ntopic # both\nlistener 1884");
-    assert_eq!(bridge.notes.iter().filter(|note| note.protects).count(), 0);
-    assert_eq!(bridge.notes.len(), 1);
+    let bridge = import("connection b\naddress other\ntopic # both\nbridge_psk 01\nlistener 1884");
+    assert_eq!(bridge.notes.iter().filter(|note| note.protects).count(), 1);
     for bad in [
         "listener x",
         "max_keepalive many",
@@ -124,5 +123,49 @@ fn what_protects_is_told() {
     ] {
         let error = convert(&lines(bad)).expect_err(bad);
         assert!(error.starts_with("m.conf:1: "), "{error}");
+    }
+}
+
+/// Issue 5 §6: a `connection` of mosquitto is a bridge here, its `topic` lines mean the same.
+#[test]
+fn bridges_are_taken_over() {
+    let imported = import(
+        "connection Site.1\naddress main.example backup.example:8883 [::1]:1884\ntopic sensors/# out 1 here/ there/\ntopic \"\" both 2 a b\n\
+         topic news/#\nremote_clientid plant\nremote_username ann\nremote_password secret\ncleansession true\nkeepalive_interval 30\n\
+         bridge_protocol_version mqttv50\nbridge_cafile /c/ca.pem\nbridge_certfile /c/c.pem\nbridge_keyfile /c/c.key\nrestart_timeout 2 20\n\
+         try_private true\nnotifications true\nlistener 1883 127.0.0.1\nallow_anonymous true",
+    );
+    assert!(!imported.toml.contains("secret"), "{}", imported.toml);
+    let config = config(&imported);
+    let bridge = &config.bridges["site-1"];
+    let addresses: Vec<&str> = bridge.address.0.iter().map(|address| &*address.0).collect();
+    assert_eq!(addresses, ["main.example:1883", "backup.example:8883", "[::1]:1884"]);
+    let topics: Vec<_> = bridge
+        .topics
+        .0
+        .iter()
+        .map(|topic| (topic.local(), topic.remote(), topic.direction.word(), topic.qos as u8))
+        .collect();
+    let expected = [
+        ("here/sensors/#", "there/sensors/#", "out", 1),
+        ("a", "b", "both", 2),
+        ("news/#", "news/#", "out", 0),
+    ];
+    assert_eq!(topics, expected.map(|(a, b, way, qos)| (a.to_owned(), b.to_owned(), way, qos)));
+    assert_eq!((bridge.client_id.as_deref(), bridge.username.as_deref()), (Some("plant"), Some("ann")));
+    assert_eq!(bridge.password_file.as_deref(), Some("bridge-site-1.password".as_ref()));
+    assert!(bridge.clean_start && bridge.protocol.word() == "tls" && bridge.version.word() == "5");
+    assert_eq!((bridge.keep_alive_s, bridge.reconnect_min_ms, bridge.reconnect_max_ms), (30, 2_000, 20_000));
+    let told = imported.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    for what in ["called site-1", "bridge-site-1.password", "$SYS/broker/connection/site-1/state"] {
+        assert!(told.contains(what), "{told}");
+    }
+    assert_eq!(
+        convert(&lines("connection b\ntopic #")).err().as_deref(),
+        Some("the connection b has no address")
+    );
+    for bad in ["topic # sideways", "topic # out 3", "topic # out 1 a b c", "address", "keepalive_interval x"]
+    {
+        assert!(convert(&lines(&format!("connection b\n{bad}"))).is_err(), "{bad}");
     }
 }

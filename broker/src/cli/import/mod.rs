@@ -3,6 +3,7 @@
 //! What cannot be taken over is said with its line. Where leaving it out could let somebody in, or to something, who was not let before,
 //! nothing is written unless the operator says so.
 
+mod bridge;
 mod convert;
 mod source;
 
