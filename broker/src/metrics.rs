@@ -101,7 +101,7 @@ struct Gauges {
     keepalive_lag_ns: AtomicU64,
     slow: Counters<{ SlowLabel::COUNT }>,
     turned: Counters<{ TurnedLabel::COUNT }>,
-    level: AtomicU64,
+    levels: Counters<{ Level::COUNT }>,
     memory_used_bytes: AtomicU64,
     memory_max_bytes: AtomicU64,
     event_readers: AtomicU64,
@@ -236,7 +236,9 @@ impl Metrics {
 
     /// How loaded the node is.
     pub fn set_level(&self, level: Level) {
-        self.gauges.level.store(level as u64, Ordering::Relaxed);
+        for (cell, of) in self.gauges.levels.iter().zip(Level::ALL) {
+            cell.store(u64::from(*of == level), Ordering::Relaxed);
+        }
     }
 
     /// How late a worker was at most since the sample before; one that does not exist is ignored.

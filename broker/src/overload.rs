@@ -22,7 +22,7 @@ pub struct Signals {
 type Thresholds = [u64; 3];
 
 const LAG_MS: Thresholds = [250, 1_000, 3_000];
-const COMMIT_MS: Thresholds = [1_000, 2_500, 5_000];
+const COMMIT_MS: Thresholds = [1_500, 4_000, 8_000];
 const MEMORY_PERMILLE: Thresholds = [800, 900, 950];
 
 /// Samples in a row that must say so before time signals raise the level: one that is late once means nothing. Memory raises it at once.
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(levels(&mut judge, [lag(9_000), lag(9_000), lag(0), lag(9_000)]), [Normal; 4]);
         assert_eq!(levels(&mut judge, [lag(300), lag(1_200)]), [Normal, Busy], "the least of three");
         assert_eq!(levels(&mut judge, [lag(1_200), lag(1_200)]), [Busy, Overloaded]);
-        let slow = Signals { commit_ms: 5_000, ..Signals::default() };
+        let slow = Signals { commit_ms: 8_000, ..Signals::default() };
         assert_eq!(levels(&mut Judge::default(), [slow; 3])[2], Level::Critical);
     }
 

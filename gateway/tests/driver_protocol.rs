@@ -231,6 +231,27 @@ fn keep_alive_rests_while_the_service_pauses_reading() {
     client.expect(&[0x40, 2, 0, 1]);
 }
 
+/// Issue 5 §3, P9: packets that were read and are held back stay in order, and the service, which is to wake their connection, is asked
+/// whether it may go on.
+#[test]
+fn packets_that_are_held_back_wait_for_the_service() {
+    let bench = Bench::new();
+    let mut client = bench.connected("fast");
+    let batch =
+        [publish("a", 1, b""), publish("enough", 2, b""), publish("b", 3, b""), PINGREQ.to_vec()].concat();
+    client.send(&batch);
+    client.expect(&[0x40, 2, 0, 1]);
+    client.expect(&[0x40, 2, 0, 2]);
+    eventually("the service is asked", || bench.log.not_read.load(std::sync::atomic::Ordering::SeqCst) > 0);
+    assert_eq!(bench.published().len(), 2);
+    bench.on_worker(|toy| {
+        toy.paused.borrow_mut().clear();
+        toy.links.borrow()["fast"].wake();
+    });
+    client.expect(&[0x40, 2, 0, 3]);
+    client.expect(PINGRESP);
+}
+
 /// P9: a socket without a complete CONNECT is closed in bounded time, also when it drips bytes.
 #[test]
 fn connect_timeout_closes_half_a_connect() {

@@ -25,7 +25,9 @@ fn open_from(from: [u8; 4], to: SocketAddr, options: &Options) -> Client {
 fn take_acks(client: &mut Client, count: u16) {
     for id in 1..=count {
         let ack = client.poll(LONG).expect("not closed").expect("in time");
-        assert_eq!((ack.kind(), ack.packet_id(), ack.reason()), (4, id, 0));
+        assert_eq!((ack.kind(), ack.packet_id()), (4, id));
+        // Nobody may be there to receive it.
+        assert!(ack.reason() < 0x80, "{ack:02x?}");
     }
 }
 
@@ -262,7 +264,7 @@ fn the_publish_rate_of_a_user_is_shared_by_its_clients() {
         client.send(&batch);
     }
     let mut ben = Client::connect(node.mqtt, &of("ben", Options::v5("b")));
-    assert_eq!(ben.publish("t", "x", 1, false), 0);
+    assert!(ben.publish("t", "x", 1, false) < 0x80);
     for client in &mut pair {
         take_acks(client, 40);
     }

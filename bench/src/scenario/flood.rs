@@ -18,6 +18,8 @@ use crate::wire;
 
 /// Sockets that never finish their CONNECT.
 const LORIS_SOCKETS: usize = 10_000;
+/// Where attacks come from.
+const ATTACKER: [u8; 4] = [127, 0, 0, 9];
 /// How long an attack has before it is measured beside.
 const LEAD: Duration = Duration::from_secs(2);
 
@@ -85,6 +87,14 @@ pub(crate) fn attack(attack: Attack, to: SocketAddr) -> Result<()> {
     }
 }
 
+/// Attackers have an address of their own, as they would have: everything in 127/8 is this machine.
+fn open_from_elsewhere(to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((ATTACKER, 0)).into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
 fn half_a_connect() -> Vec<u8> {
     let mut bytes = Vec::new();
     wire::connect("loris", true, &mut bytes);
@@ -98,7 +108,7 @@ fn loris(to: SocketAddr) -> Result<()> {
     loop {
         let began = Instant::now();
         while sockets.len() < LORIS_SOCKETS {
-            let mut socket = TcpStream::connect(to).context("connect")?;
+            let mut socket = open_from_elsewhere(to).context("connect")?;
             // Closed at once where the broker does not want it.
             let _ = socket.write_all(&half);
             sockets.push_back(socket);
@@ -116,7 +126,7 @@ fn connects(to: SocketAddr) -> Result<()> {
         number += 1;
         bytes.clear();
         wire::connect(&format!("attack{}", number % 1_000), true, &mut bytes);
-        let Ok(mut socket) = TcpStream::connect(to) else { continue };
+        let Ok(mut socket) = open_from_elsewhere(to) else { continue };
         let _ = socket.write_all(&bytes);
         // A reset leaves no port behind that waits to be forgotten.
         let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
@@ -127,7 +137,7 @@ fn publishes(to: SocketAddr, deaf: usize) -> Result<()> {
     let open = |name: String| -> Result<TcpStream> {
         let mut bytes = Vec::new();
         wire::connect(&name, true, &mut bytes);
-        let mut socket = TcpStream::connect(to).context("connect")?;
+        let mut socket = open_from_elsewhere(to).context("connect")?;
         socket.write_all(&bytes).context("CONNECT")?;
         Ok(socket)
     };

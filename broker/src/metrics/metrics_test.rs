@@ -38,6 +38,11 @@ fn all_series_exist_at_zero_and_stay_the_same_set() {
         "exactmq_fsync_seconds_count",
         "exactmq_packets_total{direction=\"out\",type=\"pingresp\"}",
         "exactmq_packet_bytes_total{direction=\"in\",type=\"publish\"}",
+        "exactmq_publishers_paused_total{reason=\"user_rate\"}",
+        "exactmq_sockets_turned_away_total{reason=\"silent\"}",
+        "exactmq_overload_level{level=\"critical\"}",
+        "exactmq_worker_lag_seconds{worker=\"1\"}",
+        "exactmq_memory_max_bytes",
     ] {
         assert!(before.contains_key(name), "{name} is missing");
     }
@@ -54,6 +59,7 @@ fn record_everything<W: Writer>(recorder: &Recorder<W>) {
     }
     recorder.bridged((1, 1), (1, 1));
     DropReason::ALL.iter().for_each(|reason| recorder.dropped(*reason, 1));
+    PauseReason::ALL.iter().for_each(|reason| recorder.pause(*reason));
     ProtocolLabel::ALL.iter().for_each(|protocol| recorder.connection_opened(*protocol));
     CloseReason::ALL.iter().for_each(|reason| recorder.connection_closed(ProtocolLabel::Tcp, *reason));
     ConnectOutcome::ALL.iter().for_each(|outcome| recorder.connect(*outcome));
@@ -194,6 +200,23 @@ fn connections_are_opened_less_closed_and_gauges_are_the_last_sample() {
 }
 
 /// Lease spec 15.10: what is sampled of the queue layer is what is told, and the stages of all workers add up.
+/// Issue 5 §3: one level at a time, and what the listeners turned away, as last sampled.
+#[test]
+fn the_load_is_told() {
+    let metrics = Metrics::new(2, 1);
+    metrics.set_level(Level::Busy);
+    metrics.set_level(Level::Overloaded);
+    metrics.set_worker_lag(1, 1_500_000_000);
+    metrics.set_worker_lag(2, 1);
+    metrics.set_turned(&[1, 2, 3, 4, 5]);
+    let page = metrics.render();
+    let series = series(&page);
+    assert_eq!(series["exactmq_overload_level{level=\"busy\"}"], "0");
+    assert_eq!(series["exactmq_overload_level{level=\"overloaded\"}"], "1");
+    assert_eq!(series["exactmq_worker_lag_seconds{worker=\"1\"}"], "1.5");
+    assert_eq!(series["exactmq_sockets_turned_away_total{reason=\"address\"}"], "3");
+}
+
 #[test]
 fn queues_leases_and_stages_are_told() {
     let metrics = Metrics::new(2, 1);

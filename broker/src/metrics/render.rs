@@ -275,12 +275,12 @@ impl Page<'_> {
             self.line(format_args!("exactmq_worker_lag_seconds{{worker=\"{index}\"}} {seconds}"));
         }
         let gauges = &self.metrics.gauges;
-        self.head("exactmq_overload_level", "1 for how loaded the node is.", "gauge");
-        let level = gauges.level.load(Ordering::Relaxed);
-        for (at, word) in Level::words().enumerate() {
-            let value = u64::from(at as u64 == level);
-            self.line(format_args!("exactmq_overload_level{{level=\"{word}\"}} {value}"));
-        }
+        self.gauges::<Level>(
+            "exactmq_overload_level",
+            "1 for how loaded the node is.",
+            "level",
+            &gauges.levels,
+        );
         self.single_gauges(&[
             (
                 "exactmq_memory_used_bytes",

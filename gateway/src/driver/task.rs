@@ -375,8 +375,12 @@ impl<S: Service> Connection<S> {
         }
         if filled > HEADROOM {
             self.consume(&mut scratch, filled)?;
-            // CONNECT or AUTH was read: the future that it started was not polled yet.
-            if !matches!(self.stage, Stage::Running | Stage::Greeting) || self.reauthenticates() {
+            // CONNECT or AUTH was read: the future that it started was not polled yet. Or packets were held back: the service is to know
+            // that they wait.
+            if self.buffered
+                || !matches!(self.stage, Stage::Running | Stage::Greeting)
+                || self.reauthenticates()
+            {
                 read = Read::More;
             }
         }

@@ -36,6 +36,8 @@ pub struct Log {
     pub connecting: AtomicUsize,
     pub drained: AtomicUsize,
     pub ticks: AtomicUsize,
+    /// How often the service said that a client is not read now.
+    pub not_read: AtomicUsize,
     /// Milliseconds that the tests have added to the clock.
     pub clock_ms: AtomicU64,
     /// The client's end of a connection, looked at in `closed`.
@@ -167,7 +169,13 @@ impl Service for Toy {
     fn connected(&self, _: &mut ToySession, _: &mut Output) {}
 
     fn may_read(&self, session: &ToySession) -> bool {
-        !self.paused.borrow().contains(&session.client_id)
+        let is_paused = self.holds_back(session);
+        self.log.not_read.fetch_add(usize::from(is_paused), Ordering::SeqCst);
+        !is_paused
+    }
+
+    fn holds_back(&self, session: &ToySession) -> bool {
+        self.paused.borrow().contains(&session.client_id)
     }
 
     fn turn_begin(&self, session: &mut ToySession) -> Result<(), Disconnecting> {
@@ -187,6 +195,9 @@ impl Service for Toy {
             Packet::Publish(publish) => {
                 assert_ne!(publish.topic, "panic", "asked for");
                 self.log.published.lock().unwrap().push((publish.topic.into(), publish.payload.into()));
+                if publish.topic == "enough" {
+                    self.paused.borrow_mut().push(session.client_id.clone());
+                }
                 if publish.qos == QoS::AtLeastOnce {
                     out.ack(AckType::PubAck, publish.packet_id, ReasonCode::Success);
                 }
