@@ -49,6 +49,8 @@ use crate::worker::{self, Workers};
 
 /// Lifetimes whose subscriptions are taken over under one version of the routing index.
 const FOLLOW_PAGE: usize = 256;
+/// How long an End waits for messages that are on their way to other nodes: what a node that cannot be reached is given.
+const PUBLISHED_MAX: Duration = Duration::from_secs(2);
 /// How often and at which distance an End is tried again when the end of the connection was recorded at the same time.
 const END_ATTEMPTS: usize = 3;
 const END_PAUSE: Duration = Duration::from_millis(10);
@@ -383,12 +385,27 @@ impl Shared {
         if row.durable {
             self.lifetime_over(&row.owner.key, row.lifetime);
         }
+        self.published(deadline).await;
         self.tell_end(input, &row);
         if input.release {
             let reclaimer = self.reclaimer.get().and_then(Weak::upgrade).ok_or(EndError::Unavailable)?;
             reclaimer.release(&input.owner.key).await.map_err(|_| EndError::Unavailable)?;
         }
         Ok(row)
+    }
+
+    /// Waits until what connections of this node published before, with QoS 0 too, is in the outboxes of all workers and nodes that it is for: P3,
+    /// nothing of an ended session arrives behind what is published after its End. A node that hangs is not waited for longer than
+    /// messages wait for it.
+    async fn published(&self, deadline: Tick) {
+        let reach = async {
+            self.workers.read().await;
+            self.forwarding.drained().await;
+        };
+        let within = self.clock.until(deadline).min(PUBLISHED_MAX);
+        if tokio::time::timeout(within, reach).await.is_err() {
+            tracing::warn!("a session is ended; a node that hangs may still have messages of it to come");
+        }
     }
 
     fn tell_end(&self, input: &EndInput, row: &SessionRow) {

@@ -237,6 +237,14 @@ impl Forwarding {
         }
     }
 
+    /// Returns when every other node has what was sent to it before the call, QoS 0 included, or is found not to get it.
+    pub async fn drained(&self) {
+        let queues: Vec<Arc<Queue>> = self.queues.read().values().cloned().collect();
+        for queue in queues {
+            queue.drained().await;
+        }
+    }
+
     fn look_around(&self, running: &mut Running, peers: &Arc<dyn PeerCalls>, announced: &Arc<Announced>) {
         let nodes = peers.nodes();
         if self.alone.swap(nodes.is_empty(), Ordering::AcqRel) != nodes.is_empty() {

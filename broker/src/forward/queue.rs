@@ -11,7 +11,7 @@ use session::lifecycle::Reply;
 use session::message::{Message, QoS};
 use smallvec::SmallVec;
 use storage::{CompletionPort, StorageError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::wire;
@@ -81,12 +81,16 @@ pub(super) struct Queue {
     withheld: Arc<Withheld>,
     waiting: Mutex<Waiting>,
     wake: Notify,
+    /// How many have left, taken by the node or not.
+    left: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     forwards: VecDeque<Forward>,
     bytes: usize,
+    /// How many ever came.
+    came: u64,
     closed: bool,
 }
 
@@ -100,7 +104,7 @@ struct Fate {
 
 impl Queue {
     pub(super) fn new(node: u64, withheld: Arc<Withheld>) -> Self {
-        Self { node, withheld, waiting: Mutex::default(), wake: Notify::new() }
+        Self { node, withheld, waiting: Mutex::default(), wake: Notify::new(), left: watch::Sender::new(0) }
     }
 
     /// Takes messages; those that find no room are refused, and who waited for them is told. How many of those are dropped: one that was
@@ -120,6 +124,7 @@ impl Queue {
                 } else {
                     for part in parts(forward) {
                         waiting.bytes += weight(&part);
+                        waiting.came += 1;
                         waiting.forwards.push_back(part);
                     }
                 }
@@ -135,11 +140,21 @@ impl Queue {
         count
     }
 
+    /// Returns when everything that is here now has left: it is in the outboxes of the node, or never gets there.
+    pub(super) async fn drained(&self) {
+        let came = self.waiting.lock().came;
+        let mut left = self.left.subscribe();
+        // An error would say that the queue is gone, which it is not.
+        let _ = left.wait_for(|left| *left >= came).await;
+    }
+
     /// The node is no member any more.
     pub(super) fn close(&self) {
         let left = {
             let mut waiting = self.waiting.lock();
             waiting.closed = true;
+            // What is under way ends with its task.
+            self.left.send_replace(u64::MAX);
             waiting.bytes = 0;
             std::mem::take(&mut waiting.forwards)
         };
@@ -173,12 +188,14 @@ impl Queue {
                     break;
                 }
                 // Told also when this task is dropped in the middle.
+                let count = batch.len() as u64;
                 let mut batch = UnderWay { forwards: batch, outcome: Outcome::Lost };
                 if wire::forward_bytes(&batch.forwards[0]) > wire::batch_room(REQUEST_BYTES_MAX) {
                     // Not noted as withheld: a message above this limit never gets there, and who publishes such may not cost every
                     // subscriber there its connection, time and again (P9).
                     batch.outcome = Outcome::Refused;
                     recorder.dropped(DropReason::ForwardTooLarge, dropped(&batch.forwards, &batch.outcome));
+                    self.left.send_modify(|left| *left = left.saturating_add(count));
                     continue;
                 }
                 fate.number += 1;
@@ -191,6 +208,7 @@ impl Queue {
                     }
                     recorder.dropped(DropReason::ForwardLost, dropped(&batch.forwards, &batch.outcome));
                 }
+                self.left.send_modify(|left| *left = left.saturating_add(count));
             }
         }
     }

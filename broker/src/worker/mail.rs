@@ -10,7 +10,7 @@ use session::lifecycle::Reply;
 use session::message::{Message, QoS};
 use smallvec::SmallVec;
 use storage::{CompletionPort, DeliveryPort, GroupId, InboxEntry, Pushed, StorageError};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::retained::RetainedPage;
 use super::stats::{StatsView, WorkerStats};
@@ -49,6 +49,8 @@ pub enum Mail {
     Withheld,
     /// So many messages of another node had a topic that nobody may publish to.
     PassedOver(u64),
+    /// Somebody waits until all letters before this one are read: dropped then.
+    Read(oneshot::Sender<()>),
 }
 
 /// Entries of an inbox, and the offset to go on from.
@@ -218,6 +220,20 @@ impl Workers {
     /// Another node kept messages from this one: the workers close the connections that may have missed any.
     pub(crate) fn withheld(&self) {
         (0..).zip(self.stats.iter()).for_each(|(worker, _)| self.send(worker, Mail::Withheld));
+    }
+
+    /// Returns when every letter that is on its way now is read, so that what it brought is in the outboxes; at once where a worker has stopped.
+    pub(crate) async fn read(&self) {
+        let ask = |worker: u16| {
+            let (sender, read) = oneshot::channel();
+            self.send(worker, Mail::Read(sender));
+            read
+        };
+        let asked: Vec<_> = (0..).zip(self.stats.iter()).map(|(worker, _)| ask(worker)).collect();
+        for read in asked {
+            // An error says the same: the letter is gone.
+            let _ = read.await;
+        }
     }
 
     /// Runs `work` on the control runtime.

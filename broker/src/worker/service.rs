@@ -353,6 +353,7 @@ impl Worker {
             }
             Mail::Withheld => self.links.for_each(|link| link.push_event(Event::Withheld)),
             Mail::PassedOver(count) => self.stats.dropped(DropReason::TooDeep, count),
+            Mail::Read(waits) => drop(waits),
         }
     }
 
