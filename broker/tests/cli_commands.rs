@@ -93,7 +93,7 @@ fn exit_codes_are_as_promised() {
         &["frobnicate"][..],
         &["session", "end"],
         &["session", "end", "c", "--owner", "x"],
-        &["session", "list", "--admin", "https://h"],
+        &["session", "list", "--admin", "ftp://h"],
     ] {
         check(&exactmq(arguments, directory), 2);
     }

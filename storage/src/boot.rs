@@ -269,7 +269,7 @@ impl Boots {
     }
 }
 
-fn receipts_dir(data_dir: &Path) -> PathBuf {
+pub(crate) fn receipts_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("mqtt").join("retired-owners")
 }
 

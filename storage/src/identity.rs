@@ -12,6 +12,7 @@ use std::time::UNIX_EPOCH;
 use sha2::{Digest, Sha256};
 
 use crate::StorageError;
+use crate::boot::receipts_dir;
 use crate::wal::sync_dir;
 
 /// Identities of a data directory.
@@ -23,6 +24,22 @@ pub struct Identity {
     /// Random; made with the directory.
     pub directory_id: [u8; 16],
     place: Place,
+}
+
+/// A directory without an identity has no log and no marker of a boot; a restored one has a state.
+fn refuse_remains(data_dir: &Path) -> Result<(), StorageError> {
+    for dir in [data_dir.join("wal"), receipts_dir(data_dir)] {
+        let is_empty = match std::fs::read_dir(&dir) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+            Err(source) => return Err(StorageError::Io { path: dir, source }),
+        };
+        if !is_empty {
+            let what = format!("{} is not empty", dir.display());
+            return Err(StorageError::Missing { path: data_dir.join(FILE), what });
+        }
+    }
+    Ok(())
 }
 
 /// Where the identity file was made.
@@ -43,14 +60,18 @@ const FILE_BYTES: usize = BODY_BYTES + 32;
 
 impl Identity {
     /// Reads the identity of `data_dir`, or makes one for `node_id` when there is none, and checks that it is this node's and
-    /// still where it was made.
+    /// still where it was made. A directory that lost its identity file gets no new one: the boots whose markers it has would be proved to
+    /// have stopped, and they may be those of another machine.
     ///
     /// # Errors
     /// [`StorageError::Foreign`], [`StorageError::Copied`], [`StorageError::Damaged`], I/O.
     pub fn open(data_dir: &Path, node_id: u64) -> Result<Self, StorageError> {
         let identity = match Self::read(data_dir)? {
             Some(identity) => identity,
-            None => Self::create(data_dir, node_id, random()?, random()?)?,
+            None => {
+                refuse_remains(data_dir)?;
+                Self::create(data_dir, node_id, random()?, random()?)?
+            }
         };
         if identity.node_id != node_id {
             return Err(StorageError::Foreign {
@@ -274,6 +295,21 @@ mod tests {
         let adopted = Identity::adopt(&copy).unwrap();
         assert_eq!(adopted.directory_id, made.directory_id);
         assert_eq!(Identity::open(&copy, 7).unwrap(), adopted);
+    }
+
+    /// P4: without its identity nobody can tell a directory from a copy, whose boots must not be proved to have stopped.
+    #[test]
+    fn p4_a_directory_that_lost_its_identity_gets_no_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        Identity::open(dir.path(), 1).unwrap();
+        std::fs::remove_file(dir.path().join(FILE)).unwrap();
+        for part in [dir.path().join("wal"), receipts_dir(dir.path())] {
+            std::fs::create_dir_all(&part).unwrap();
+            std::fs::write(part.join("1"), b"").unwrap();
+            assert!(matches!(Identity::open(dir.path(), 1), Err(StorageError::Missing { .. })));
+            std::fs::remove_dir_all(&part).unwrap();
+        }
+        Identity::open(dir.path(), 1).unwrap();
     }
 
     #[test]

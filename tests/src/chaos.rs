@@ -165,7 +165,7 @@ impl World {
         });
         let peers = [0, 1, 2].map(|at| (net.address(at), 7_000).into());
         let lease = format!("owner.lease_ms={LEASE_MS}");
-        let cluster = Cluster::at(places, peers, &["auth.anonymous=true", &lease]);
+        let cluster = Cluster::at(places, peers, &["auth.anonymous=true", "admin.plain=true", &lease]);
         Self { cluster, net, disks, clocks, root, keep: false }
     }
 

@@ -125,7 +125,7 @@ fn a_wrong_type_or_range_says_the_line_and_what_is_allowed() {
     check_problem("[session]\nreceive_maximum = 65536\n", 2, &["1 to 65535"]);
     check_problem("[session]\nreceive_maximum = -1\n", 2, &["1 to 65535"]);
     check_problem("[session]\nreceive_maximum = \"7\"\n", 2, &["\"7\"", "1 to 65535"]);
-    check_problem("[session]\nreceive_maximum = 1.5\n", 2, &["a float"]);
+    check_problem("[session]\nreceive_maximum = 1.5\n", 2, &["the number 1.5", "1 to 65535"]);
     check_problem("[session]\non_quota = \"drop\"\n", 2, &["\"drop_new\"", "\"drop_old\"", "\"end\""]);
     check_problem("[session]\nqueue_qos0_offline = 1\n", 2, &["true or false"]);
     check_problem("[admin]\naddress = \"9883\"\n", 2, &["\"off\"", "ADDRESS:PORT"]);
