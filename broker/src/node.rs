@@ -260,7 +260,7 @@ impl Node {
         let deadlines = Self::deadlines(&shared, forget.clone(), retention(config));
         let mut tasks = Self::spawn_tasks(&shared, &deadlines, config.session.share_grace_ms);
         tasks.extend([tokio::spawn(forget.run_forever()), tokio::spawn(full.end_forever(shared.clone()))]);
-        let mut node = Self {
+        let node = Self {
             lease: spawn_lease(lease, (!settled).then_some(settle)),
             hold: spawn_hold(&shared),
             gateway: Self::start_workers(&shared, config)?,
@@ -275,11 +275,16 @@ impl Node {
             member,
             reloads: None,
         };
-        if let Err(error) = node.open(config).await {
-            node.stop(Duration::from_secs(1)).await;
+        node.opened(config).await
+    }
+
+    /// Lets clients and operators in, or nobody.
+    async fn opened(mut self, config: &Config) -> Result<Self, ServeError> {
+        if let Err(error) = self.open(config).await {
+            self.stop(Duration::from_secs(1)).await;
             return Err(error);
         }
-        Ok(node)
+        Ok(self)
     }
 
     fn start_workers(shared: &Arc<Shared>, config: &Config) -> Result<Gateway<Worker>, StartError> {

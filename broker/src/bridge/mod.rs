@@ -14,6 +14,7 @@ mod status;
 mod topics;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub struct Bridges {
     doors: Doors<Worker>,
     limits: Limits,
     namespace: Arc<str>,
+    /// The data directory of a node that may be one of a cluster.
+    mark: Option<PathBuf>,
     running: Mutex<BTreeMap<Arc<str>, Running>>,
 }
 
@@ -78,6 +81,7 @@ impl Bridges {
             doors,
             limits: limits(config),
             namespace: config.namespace(),
+            mark: config.cluster.peer.0.map(|_| config.node.data_dir.clone()),
             running: Mutex::default(),
         });
         for settings in settings {
@@ -134,7 +138,7 @@ impl Bridges {
             (&self.shared, &self.doors, self.limits.clone()),
             settings.clone(),
             parts,
-            retired.clone(),
+            (self.mark.clone(), retired.clone()),
         );
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(async move {

@@ -1,6 +1,7 @@
 //! One bridge from its start to its stop: who runs it, the two connections, what goes over them, and the pause when one is lost.
 
 use std::future::poll_fn;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use super::relay::{Counts, Fault, Relay, Side, name};
 use super::settings::{Settings, server_name};
 use super::status::{BridgeState, Status};
 use super::topics::Wanted;
+use crate::cluster::mark::{Mark, Stage};
 use crate::config::{BridgeTopic, HostPort, MqttVersion, TopicDirection};
 use crate::shared::Shared;
 use crate::worker::Worker;
@@ -35,8 +37,13 @@ const QUOTA_TRIES_MAX: u32 = 5;
 /// Packet ids of the bridge's own requests; the messages that use them come later, if ever.
 const SUBSCRIBE_ID: u16 = 65_535;
 const UNSUBSCRIBE_ID: u16 = 65_534;
+/// Of the first SUBSCRIBE here, whose answer may come behind the second one.
+const EARLY_ID: u16 = 65_533;
 /// MQTT 3.1.1 has no way to ask for anything else.
 const ECHO: &str = "the other broker knows MQTT 3.1.1 and no bridges: what it is sent on a topic of both directions comes back once";
+/// A node with a peer port that took no part in a cluster.
+const NO_CLUSTER: &str =
+    "this node has a peer port and is of no cluster yet: exactmq cluster init, or exactmq cluster join";
 /// How long a good-bye may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -75,6 +82,8 @@ pub(super) struct Runner {
     pub(super) status: Arc<Status>,
     pub(super) key: Key,
     pub(super) remote_client_id: Arc<str>,
+    /// Where it stands whether this node is of a cluster, when it may become one.
+    pub(super) mark: Option<PathBuf>,
     /// What an earlier configuration subscribed to at the other broker.
     pub(super) retired: Vec<Box<str>>,
     memory: Memory,
@@ -110,16 +119,21 @@ impl Runner {
         (shared, doors, limits): (&Arc<Shared>, &Doors<Worker>, Limits),
         settings: Arc<Settings>,
         (status, key, remote_client_id): (Arc<Status>, Key, Arc<str>),
-        retired: Vec<Box<str>>,
+        (mark, retired): (Option<PathBuf>, Vec<Box<str>>),
     ) -> Self {
         let (shared, doors, memory) = (shared.clone(), doors.clone(), Memory::default());
-        Self { shared, doors, limits, settings, status, key, remote_client_id, retired, memory }
+        Self { shared, doors, limits, settings, status, key, remote_client_id, mark, retired, memory }
     }
 
     /// Runs until `stop` says so.
     pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let group = self.shared.store.group_of(&self.key);
         while !is_over(&stop) {
+            if !self.is_of_its_cluster() {
+                self.status.set(BridgeState::Waiting, Some(NO_CLUSTER.to_owned()));
+                rest(LOOK_PERIOD, &mut stop).await;
+                continue;
+            }
             if !self.shared.store.leads(group) {
                 self.status.set(BridgeState::Elsewhere, None);
                 rest(LOOK_PERIOD, &mut stop).await;
@@ -142,9 +156,20 @@ impl Runner {
                 self.memory.failures = 0;
             }
             self.remember(&failure);
+            self.status.failed();
             self.status.set(BridgeState::Waiting, Some(failure.to_string()));
             rest(self.pause(), &mut stop).await;
         }
+    }
+
+    /// A session before a join would keep the node from joining.
+    fn is_of_its_cluster(&mut self) -> bool {
+        let Some(data_dir) = &self.mark else { return true };
+        let is_member = matches!(Mark::read(data_dir), Ok(Some(Mark { stage: Stage::Member, .. })));
+        if is_member {
+            self.mark = None;
+        }
+        is_member
     }
 
     fn remember(&mut self, failure: &Failure) {
@@ -327,7 +352,7 @@ impl Runner {
         let mut bytes = Vec::new();
         // What cannot be encoded was refused with the configuration.
         let _ = write_unsubscribe(Version::V5, &old, &mut bytes);
-        let _ = write_subscribe(Version::V5, &local, handling, &mut bytes);
+        let _ = write_subscribe(Version::V5, &local, (EARLY_ID, handling), &mut bytes);
         bytes
     }
 
@@ -509,7 +534,7 @@ fn subscribe(
         return Ok(());
     }
     let mut bytes = Vec::new();
-    write_subscribe(relay.version(side), wanted, handling, &mut bytes)
+    write_subscribe(relay.version(side), wanted, (SUBSCRIBE_ID, handling), &mut bytes)
         .map_err(|error| Fault::Protocol(name(side), error.to_string()))?;
     relay.expect_answer();
     relay.queue(side, &bytes);
@@ -527,7 +552,7 @@ fn unsubscribe(relay: &mut Relay, side: Side, filters: &[&str]) -> Result<(), Fa
 fn write_subscribe(
     version: Version,
     wanted: &[Wanted],
-    handling: RetainHandling,
+    (packet_id, handling): (u16, RetainHandling),
     bytes: &mut Vec<u8>,
 ) -> Result<(), gateway::codec::Error> {
     if wanted.is_empty() {
@@ -546,8 +571,7 @@ fn write_subscribe(
         filter.push(&mut raw)?;
     }
     let filters = Filters::new(version, &raw)?;
-    let subscribe =
-        Subscribe { packet_id: SUBSCRIBE_ID, identifier: 0, filters, user_properties: UserProperties::EMPTY };
+    let subscribe = Subscribe { packet_id, identifier: 0, filters, user_properties: UserProperties::EMPTY };
     gateway::codec::write(version, &Packet::Subscribe(subscribe), bytes)
 }
 

@@ -126,8 +126,7 @@ impl Status {
             };
             match state {
                 BridgeState::Connected | BridgeState::Elsewhere => view.failures = 0,
-                BridgeState::Waiting => view.failures += 1,
-                BridgeState::Connecting => {}
+                BridgeState::Waiting | BridgeState::Connecting => {}
             }
             if changed {
                 self.shared.metrics.bridge_state(Some(view.state), Some(state));
@@ -140,6 +139,11 @@ impl Status {
         if changed {
             self.tell(state, error);
         }
+    }
+
+    /// An attempt failed.
+    pub(super) fn failed(&self) {
+        self.state.lock().failures += 1;
     }
 
     /// What went over since `before`.
