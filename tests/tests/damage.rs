@@ -70,9 +70,7 @@ fn a_missing_file_is_refused_with_advice_or_harmless() {
     let away = node.dir().with_extension("away");
     // Without its receipt the last boot is not proved to be over: its sessions are refused until it is retired, as after a crash elsewhere.
     let is_receipt = |path: &Path| path.extension().is_some_and(|kind| kind == "receipt");
-    // What stands beside a missing identity is refused as that of another directory; the log is named then.
-    let is_identity = |path: &Path| path.file_name().is_some_and(|name| name == "identity");
-    for path in files.keys().filter(|path| !is_receipt(path) && !is_identity(path)) {
+    for path in files.keys().filter(|path| !is_receipt(path)) {
         let case = path.strip_prefix(node.dir()).unwrap_or(path).display().to_string();
         // Moved, since the directory knows its own files.
         std::fs::rename(path, &away).expect("moved");
