@@ -151,9 +151,10 @@ async fn run(args: Args, interrupted: tokio::task::JoinHandle<bool>) -> Result<E
     let ended = match args.role {
         Role::Store => {
             let socket = socket(&args.data_dir);
+            let listener = link::listen(&socket)?;
             println!("serving {}", socket.display());
             tokio::select! {
-                served = link::serve(&socket, channels) => served.map(|()| false)?,
+                served = link::serve(listener, channels) => served.map(|()| false)?,
                 interrupted = interrupted => interrupted?,
             }
         }

@@ -190,7 +190,20 @@ impl Node {
     /// When there is none of this name.
     #[must_use]
     pub fn metric(&self, series: &str) -> f64 {
+        self.metrics(&[series])[0]
+    }
+
+    /// Several series as they are at one moment.
+    ///
+    /// # Panics
+    /// As [`Self::metric`].
+    #[must_use]
+    pub fn metrics(&self, series: &[&str]) -> Vec<f64> {
         let page = self.admin_get("/metrics");
+        series.iter().map(|series| Self::value(&page, series)).collect()
+    }
+
+    fn value(page: &str, series: &str) -> f64 {
         let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no series {series}"))
     }

@@ -179,13 +179,15 @@ mod tests {
             .count()
     }
 
-    /// Issue 5 §3, P9: a burst of one second, then the rate; what is not used is not saved up beyond the burst.
+    /// Issue 5 §3, P9: a burst of one second, then the rate; a message is taken as soon as a part of it is paid for, the rest is waited for;
+    /// what is not used is not saved up beyond the burst.
     #[test]
     fn p9_a_budget_keeps_its_rate() {
         let budget = Budget::new(Rates { messages_per_sec: 10, bytes_per_sec: 0 }).expect("bounded");
         assert_eq!(taken(&budget, START, 1), 10);
+        assert_eq!(taken(&budget, START.plus_ms(50), 1), 1);
         assert_eq!(taken(&budget, START.plus_ms(99), 1), 0);
-        assert_eq!(taken(&budget, START.plus_ms(300), 1), 3);
+        assert_eq!(taken(&budget, START.plus_ms(300), 1), 2);
         assert_eq!(taken(&budget, START.plus_ms(60_000), 1), 10);
         assert!(!budget.is_full(START.plus_ms(60_000)));
         assert!(budget.is_full(START.plus_ms(61_000)));

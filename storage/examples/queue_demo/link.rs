@@ -71,12 +71,17 @@ async fn write_all(mut to: OwnedWriteHalf, mut frames: mpsc::Receiver<Vec<u8>>) 
     }
 }
 
-/// Serves `channels` to whoever may open the socket: only the user of this process.
-pub(crate) async fn serve(socket: &Path, channels: Arc<dyn ChannelStore>) -> std::io::Result<()> {
+/// A socket that only the user of this process may open.
+pub(crate) fn listen(socket: &Path) -> std::io::Result<UnixListener> {
     // Only the holder of the store's lock comes here: what is there was left by one that died.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves `channels` to whoever comes.
+pub(crate) async fn serve(listener: UnixListener, channels: Arc<dyn ChannelStore>) -> std::io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         tokio::spawn(serve_one(stream, Arc::clone(&channels)));
