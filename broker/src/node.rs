@@ -210,11 +210,7 @@ impl Node {
         let owners = owners(config, &boot, (&clock, &workers), hold.is_some())?;
         let lease = boot_lease(config, &boot, (&clock, &store), &owners);
         let settle = Settle { boots: boots.clone(), recovered, config: config.clone() };
-        let settled = store.is_alone() && store.status().iter().all(|group| !group.nodes.is_empty());
-        if settled {
-            lease.start().await?;
-            settle.run(&store, &clock).await?;
-        }
+        let settled = settle.run_if_alone(&lease).await?;
         let metrics = Metrics::new(config.node.workers(), usize::from(config.cluster.groups));
         let tracer = Tracer::start(config, metrics.control());
         let auth = Arc::new(Authority::open(config, metrics.control())?);
@@ -648,6 +644,17 @@ impl Settle {
     async fn run(&self, store: &Store, clock: &NodeClock) -> Result<(), ServeError> {
         boot::set_quotas(store, &self.config).await?;
         boot::retire_earlier(&self.boots, &self.recovered, store, clock).await
+    }
+
+    /// At once where no other node is asked; whether that is so.
+    async fn run_if_alone(&self, lease: &BootLease) -> Result<bool, ServeError> {
+        let (store, clock) = (&lease.store, &lease.clock);
+        let is_alone = store.is_alone() && store.status().iter().all(|group| !group.nodes.is_empty());
+        if is_alone {
+            lease.start().await?;
+            self.run(store, clock).await?;
+        }
+        Ok(is_alone)
     }
 
     /// Tries until a majority takes the lease and the rest.

@@ -87,7 +87,8 @@ labels! {
     }
 
     /// How loaded the node is.
-    Level { Normal = "normal", Busy = "busy", Overloaded = "overloaded", Critical = "critical" }
+    #[derive(Default)]
+    Level { #[default] Normal = "normal", Busy = "busy", Overloaded = "overloaded", Critical = "critical" }
 
     /// Why a connection that publishes was not read for a while.
     PauseReason {
@@ -184,12 +185,6 @@ labels! {
     SessionLabel { Active = "active", Offline = "offline", Ended = "ended" }
 
     RaftState { Leader = "leader", Follower = "follower", Candidate = "candidate", Learner = "learner", Down = "down" }
-}
-
-impl Default for Level {
-    fn default() -> Self {
-        Self::Normal
-    }
 }
 
 impl Level {
