@@ -314,7 +314,7 @@ impl Node {
         if self.member.links.is_some() {
             self.tasks.push(tokio::spawn(retirer.clone().watch_forever()));
         }
-        let bridges = Bridges::start(&self.shared, self.gateway.doors(), config)?;
+        let bridges = Bridges::start(&self.shared, self.gateway.inlet(), config)?;
         self.bridges = Some(bridges.clone());
         let (reload, reloads) = mpsc::channel(RELOADS_MAX);
         self.reloads = Some(reloads);

@@ -30,7 +30,7 @@ pub struct Peer {
     /// Common name of the verified client certificate.
     pub certificate_cn: Option<Arc<str>>,
     pub secure: bool,
-    /// Name of the bridge that this is a connection of. Only [`crate::driver::Doors`] gives it: the client is part of this process.
+    /// Name of the bridge that this is a connection of. Only [`crate::driver::Inlet`] gives it: the client is part of this process.
     pub bridge: Option<Arc<str>>,
 }
 

@@ -1,6 +1,6 @@
 //! Bridges: what this broker exchanges with other MQTT brokers (ADR 0014).
 //!
-//! A bridge is a client of both. Here it comes in through a socket pair ([`gateway::driver::Doors`]) as the user and session `bridge/NAME`,
+//! A bridge is a client of both. Here it comes in through a socket pair ([`gateway::driver::Inlet`]) as the user and session `bridge/NAME`,
 //! so its messages wait in an inbox, under the quotas and in the monitor, as those of any client do. In a cluster the node that leads the group
 //! of that session runs it; that there is one at a time is what exact ownership of the session makes sure of.
 //!
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::connection::Limits;
-use gateway::driver::Doors;
+use gateway::driver::Inlet;
 use parking_lot::Mutex;
 use session::id::Key;
 use tokio::sync::watch;
@@ -39,7 +39,7 @@ use status::Status;
 /// The bridges of this node.
 pub struct Bridges {
     shared: Arc<Shared>,
-    doors: Doors<Worker>,
+    inlet: Inlet<Worker>,
     limits: Limits,
     namespace: Arc<str>,
     /// The data directory of a node that may be one of a cluster.
@@ -71,14 +71,14 @@ impl Bridges {
     /// A file that one of them names cannot be used.
     pub fn start(
         shared: &Arc<Shared>,
-        doors: Doors<Worker>,
+        inlet: Inlet<Worker>,
         config: &Config,
     ) -> Result<Arc<Self>, SettingsError> {
         let read = |(name, bridge): (&Arc<str>, &Bridge)| Settings::read(name, bridge);
         let settings = config.bridges.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let bridges = Arc::new(Self {
             shared: shared.clone(),
-            doors,
+            inlet,
             limits: limits(config),
             namespace: config.namespace(),
             mark: config.cluster.peer.0.map(|_| config.node.data_dir.clone()),
@@ -135,7 +135,7 @@ impl Bridges {
         });
         let parts = (status.clone(), key, remote_client_id);
         let runner = Runner::new(
-            (&self.shared, &self.doors, self.limits.clone()),
+            (&self.shared, &self.inlet, self.limits.clone()),
             settings.clone(),
             parts,
             (self.mark.clone(), retired.clone()),

@@ -11,7 +11,7 @@ use gateway::codec::{
     Version,
 };
 use gateway::connection::Limits;
-use gateway::driver::Doors;
+use gateway::driver::Inlet;
 use session::id::Key;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -76,7 +76,7 @@ enum Over {
 /// A bridge that runs.
 pub(super) struct Runner {
     pub(super) shared: Arc<Shared>,
-    pub(super) doors: Doors<Worker>,
+    pub(super) inlet: Inlet<Worker>,
     pub(super) limits: Limits,
     pub(super) settings: Arc<Settings>,
     pub(super) status: Arc<Status>,
@@ -116,13 +116,13 @@ struct Open {
 
 impl Runner {
     pub(super) fn new(
-        (shared, doors, limits): (&Arc<Shared>, &Doors<Worker>, Limits),
+        (shared, inlet, limits): (&Arc<Shared>, &Inlet<Worker>, Limits),
         settings: Arc<Settings>,
         (status, key, remote_client_id): (Arc<Status>, Key, Arc<str>),
         (mark, retired): (Option<PathBuf>, Vec<Box<str>>),
     ) -> Self {
-        let (shared, doors, memory) = (shared.clone(), doors.clone(), Memory::default());
-        Self { shared, doors, limits, settings, status, key, remote_client_id, mark, retired, memory }
+        let (shared, inlet, memory) = (shared.clone(), inlet.clone(), Memory::default());
+        Self { shared, inlet, limits, settings, status, key, remote_client_id, mark, retired, memory }
     }
 
     /// Runs until `stop` says so.
@@ -243,7 +243,7 @@ impl Runner {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(closed)?;
         ours.set_nonblocking(true).map_err(closed)?;
         let stream = UnixStream::from_std(ours).map_err(closed)?;
-        if !self.doors.admit(&self.settings.name, self.limits.clone(), theirs) {
+        if !self.inlet.admit(&self.settings.name, self.limits.clone(), theirs) {
             return Err(Failure::Stopped);
         }
         let clean_start = self.settings.config.clean_start;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::worker::{self, Control, WorkerContext};
-use super::{Doors, MailReceiver, Mailbox};
+use super::{Inlet, MailReceiver, Mailbox};
 use crate::link::Links;
 use crate::listener::{Door, ListenError, ListenerConfig, Listening};
 use crate::service::Service;
@@ -99,8 +99,8 @@ impl<S: Service> Gateway<S> {
 
     /// The way in for clients that are part of this process.
     #[must_use]
-    pub fn doors(&self) -> Doors<S> {
-        Doors::new(Arc::clone(&self.controls), Arc::clone(&self.connections))
+    pub fn inlet(&self) -> Inlet<S> {
+        Inlet::new(Arc::clone(&self.controls), Arc::clone(&self.connections))
     }
 
     /// Mailboxes of all workers, by number.

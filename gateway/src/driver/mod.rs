@@ -5,8 +5,8 @@
 pub(crate) mod buffers;
 mod close;
 mod deadlines;
-mod door;
 mod gateway;
+mod inlet;
 mod mailbox;
 mod outflow;
 mod task;
@@ -14,8 +14,8 @@ pub(crate) mod traffic;
 mod transport;
 mod worker;
 
-pub use door::Doors;
 pub use gateway::{Gateway, StartError};
+pub use inlet::Inlet;
 pub use mailbox::Mailbox;
 pub use traffic::{Flow, Traffic};
 pub use worker::{TICK_PERIOD_MS, WorkerContext};

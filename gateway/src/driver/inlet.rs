@@ -13,18 +13,18 @@ use crate::listener::{Endpoint, place};
 use crate::service::Service;
 
 /// Lets clients of this process in. Cheap to clone.
-pub struct Doors<S: Service> {
+pub struct Inlet<S: Service> {
     controls: Arc<[Mailbox<Control<S>>]>,
     connections: Arc<[AtomicUsize]>,
 }
 
-impl<S: Service> Clone for Doors<S> {
+impl<S: Service> Clone for Inlet<S> {
     fn clone(&self) -> Self {
         Self { controls: Arc::clone(&self.controls), connections: Arc::clone(&self.connections) }
     }
 }
 
-impl<S: Service> Doors<S> {
+impl<S: Service> Inlet<S> {
     pub(super) fn new(controls: Arc<[Mailbox<Control<S>>]>, connections: Arc<[AtomicUsize]>) -> Self {
         Self { controls, connections }
     }
@@ -41,8 +41,8 @@ impl<S: Service> Doors<S> {
     }
 }
 
-impl<S: Service> std::fmt::Debug for Doors<S> {
+impl<S: Service> std::fmt::Debug for Inlet<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Doors").field("workers", &self.controls.len()).finish()
+        f.debug_struct("Inlet").field("workers", &self.controls.len()).finish()
     }
 }
