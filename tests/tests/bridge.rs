@@ -173,6 +173,71 @@ fn a_backlog_waits_and_arrives_in_order() {
     far.expect_nothing();
 }
 
+/// P5, issue 5 §6: what waits at the other broker comes when this one is back, in order and once, also when it is more than either window:
+/// the PUBREL that empty a window of QoS 2 come behind more messages. A 3.1.1 broker without a window of its own sends all at once.
+#[test]
+fn a_backlog_of_qos_2_is_larger_than_the_window() {
+    let topics = r#"[{ filter = "orders/#", direction = "in", qos = 2 }]"#;
+    let mosquitto = Mosquitto::start("allow_anonymous true\nmax_inflight_messages 0");
+    let own = Node::start();
+    for (remote, version) in [(mosquitto.address, "5"), (mosquitto.address, "3.1.1"), (own.mqtt, "5")] {
+        let (version, client_id) =
+            (format!("bridge.b.version={version}"), format!("bridge.b.client_id=plant-{version}"));
+        let mut local = start(&bridge(remote, topics, &[&version, &client_id]));
+        until(&local, "connected");
+        drop(subscriber(local.mqtt, "reader", "orders/#"));
+        local.stop();
+        let mut publisher = publisher(remote, "publisher");
+        for number in 0..450 {
+            publisher.publish("orders/a", number.to_string(), 2, false);
+        }
+        local.restart();
+        let mut reader = subscriber(local.mqtt, "reader", "orders/#");
+        for number in 0..450 {
+            assert_eq!(reader.take_message().payload, number.to_string().into_bytes(), "{version}");
+        }
+        reader.expect_nothing();
+    }
+}
+
+/// Issue 5 §6: over TLS, to a broker that shows a certificate of the authority that the bridge was told of, for the name that it was told; to no other.
+#[test]
+fn a_bridge_over_tls_speaks_to_nobody_else() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let made = rcgen::generate_simple_self_signed(["broker.example".to_owned()]).expect("a certificate");
+    std::fs::write(path("server.pem"), made.cert.pem()).expect("written");
+    std::fs::write(path("server.key"), made.signing_key.serialize_pem()).expect("written");
+    let other = rcgen::generate_simple_self_signed(["broker.example".to_owned()]).expect("a certificate");
+    std::fs::write(path("other.pem"), other.cert.pem()).expect("written");
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let secured = socket.local_addr().expect("bound");
+    drop(socket);
+    let remote = start(&[
+        "listener.tls.protocol=tls".to_owned(),
+        format!("listener.tls.address={secured}"),
+        format!("listener.tls.tls_cert={}", path("server.pem")),
+        format!("listener.tls.tls_key={}", path("server.key")),
+    ]);
+    for (ca, name, is_trusted) in [
+        ("server.pem", "broker.example", true),
+        ("other.pem", "broker.example", false),
+        ("server.pem", "elsewhere.example", false),
+    ] {
+        let (ca, name) =
+            (format!("bridge.b.tls_ca={}", path(ca)), format!("bridge.b.tls_server_name={name}"));
+        let local = start(&bridge(secured, BOTH, &["bridge.b.protocol=tls", &ca, &name]));
+        if is_trusted {
+            until(&local, "connected");
+            cross(local.mqtt, remote.mqtt, ("here/", "there/"), "out");
+            cross(remote.mqtt, local.mqtt, ("there/", "here/"), "in");
+        } else {
+            let view = until(&local, "waiting");
+            assert!(view["error"].as_str().is_some_and(|error| error.contains("certificate")), "{view}");
+        }
+    }
+}
+
 /// P4, P5, issue 5 §6: SIGKILL of either node, again and again while QoS 1 and 2 cross both ways: nothing acknowledged is lost, and with
 /// QoS 2 nothing comes twice, in order.
 #[test]
@@ -332,6 +397,15 @@ fn nobody_else_is_a_bridge_and_its_rules_hold() {
     assert_eq!(up["error"], Value::Null, "{up}");
     let (_, refused) = Client::try_connect(local.mqtt, &Options::v5("bridge/b").login("bridge/b", "secret"));
     assert_eq!(refused.reason(), 0x87);
+    let (_, refused) = Client::try_connect(local.mqtt, &Options::v5("bridge/later").login("ann", "secret"));
+    assert_eq!(refused.reason(), 0x85, "who had its session would keep a later bridge out");
+    let (_, refused) = Client::try_connect(local.mqtt, &Options::v3("bridge/later").login("ann", "secret"));
+    assert_eq!(refused.reason(), 2);
+    for command in ["add", "remove"] {
+        let passwords = passwords.display().to_string();
+        let said = local.cli(&["user", command, "bridge/b", "--file", &passwords]);
+        assert_eq!(said.status.code(), Some(1), "{said:?}");
+    }
     let mut far = subscriber(remote.mqtt, "far", "there/#");
     let mut ann = Client::connect(local.mqtt, &Options::v5("ann").login("ann", "secret"));
     ann.publish("here/secret/a", "no", 1, false);

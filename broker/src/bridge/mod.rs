@@ -6,6 +6,7 @@
 //!
 //! Read [`relay`] for what is promised of a message, [`run`] for the life of a connection.
 
+mod parked;
 mod pipe;
 mod relay;
 mod run;

@@ -12,6 +12,7 @@ use gateway::codec::{
 };
 use session::message::QoS;
 
+use super::parked::{self, Parked};
 use super::topics::TopicMap;
 
 /// Unsent bytes to one broker above which the other one is not read, or QoS 0 for it is dropped.
@@ -94,6 +95,8 @@ struct End {
     written: usize,
     /// Messages on their way to it, by packet id.
     flows: HashMap<u16, Flow>,
+    /// Messages from it that the other side has no room for yet.
+    parked: Parked,
     /// QoS 2 ids of messages from it whose exchange ends here: its PUBREL is answered at once.
     own: HashSet<u16>,
     /// PUBCOMP that are awaited for [`Relay::sweep`].
@@ -203,25 +206,55 @@ impl Relay {
         self.unanswered += 1;
     }
 
-    /// Whether the next packet of `side` may be looked at. This broker is always read while the other one is not: so acknowledgements
-    /// get through, and the two cannot wait for each other.
+    /// Whether the next packet of `side` may be looked at. A window that is full is no reason not to: what makes room in it comes from both
+    /// sides. This broker is always read while the other one is not, so that acknowledgements get through and the two cannot wait for each other.
     pub(super) fn may_take(&self, side: Side) -> bool {
         if self.at(side.other()).sweeping > 0 {
             return false;
         }
-        let has_room = |to: Side| {
-            let end = self.at(to);
-            end.out.len() - end.written < UNSENT_BYTES_MAX
-                && end.flows.len() < usize::from(end.capacity.receive_maximum)
-        };
+        let is_drained = |to: Side| self.unsent(to).len() < UNSENT_BYTES_MAX;
         match side {
-            Side::Remote => has_room(Side::Local),
-            // Its window is the Receive Maximum that it was told, never more than the other broker has.
-            Side::Local => {
-                let end = &self.remote;
-                end.out.len() - end.written < UNSENT_BYTES_MAX || !has_room(Side::Local)
+            Side::Remote => is_drained(Side::Local),
+            Side::Local => is_drained(Side::Remote) || !is_drained(Side::Local),
+        }
+    }
+
+    /// Whether a message from `side` has to wait: behind others, or for one that is on its way to end.
+    fn must_wait(&self, side: Side, publish: &Publish<'_>) -> bool {
+        let to = self.at(side.other());
+        let is_full = to.flows.len() >= usize::from(to.capacity.receive_maximum);
+        let is_new = !to.flows.contains_key(&publish.packet_id);
+        publish.qos > QoS::AtMostOnce && is_new && (is_full || !self.at(side).parked.is_empty())
+    }
+
+    fn park(&mut self, side: Side, publish: &Publish<'_>, frame: Frame<'_>) -> Result<(), Fault> {
+        let broken = |what: String| Err(Fault::Protocol(name(side), what));
+        let (packet_id, parked) = (publish.packet_id, &mut self.end(side).parked);
+        if parked.has(packet_id) {
+            // Repeated on one connection, as MQTT 3.1.1 allows.
+            return if publish.dup { Ok(()) } else { broken(format!("packet id {packet_id} is in use")) };
+        }
+        if parked.push(packet_id, frame) {
+            return Ok(());
+        }
+        let most = parked::BYTES_MAX;
+        broken(format!(
+            "it has more than {most} bytes under way: lower its window (mosquitto: max_inflight_messages)"
+        ))
+    }
+
+    /// Passes on what waits of `from`, as far as there is room.
+    fn unpark(&mut self, from: Side) -> Result<(), Fault> {
+        let to = from.other();
+        while self.at(to).flows.len() < usize::from(self.at(to).capacity.receive_maximum) {
+            let Some(packet) = self.end(from).parked.pop() else { return Ok(()) };
+            let read = codec::read(self.version(from), codec::From::Server, packet.frame());
+            // It was read before it was parked.
+            if let Ok(Packet::Publish(publish)) = read {
+                self.publish(from, &publish)?;
             }
         }
+        Ok(())
     }
 
     /// A complete packet from `side`.
@@ -232,8 +265,12 @@ impl Relay {
         let broken = |what: String| Fault::Protocol(name(side), what);
         let packet = codec::read(self.version(side), codec::From::Server, frame);
         match packet.map_err(|error| broken(error.to_string()))? {
+            Packet::Publish(publish) if self.must_wait(side, &publish) => self.park(side, &publish, frame),
             Packet::Publish(publish) => self.publish(side, &publish),
-            Packet::Ack(ack) => self.ack(side, &ack),
+            Packet::Ack(ack) => {
+                self.ack(side, &ack)?;
+                self.unpark(side.other())
+            }
             Packet::SubAck(suback) => {
                 self.unanswered = self.unanswered.saturating_sub(1);
                 let refused = suback
@@ -399,6 +436,7 @@ impl End {
             out: Vec::new(),
             written: 0,
             flows: HashMap::new(),
+            parked: Parked::default(),
             own: HashSet::new(),
             sweeping: 0,
             counts: Counts::default(),

@@ -178,17 +178,58 @@ fn what_is_not_exchanged_is_acknowledged() {
     );
 }
 
-/// P9: a broker that acknowledges nothing costs its window; the other one is not read meanwhile, and acknowledgements still are.
+/// P9, P5: what has no room waits, in its order, while everything that makes room still gets through, from both sides: a window full of QoS 2 ends
+/// only with the PUBREL that the sender has for it behind more messages.
 #[test]
-fn a_full_window_pauses_the_other_broker_alone() {
-    let mut relay = Relay::new(topics(), Capacity { receive_maximum: 2, ..FREE }, FREE, None);
-    for packet_id in 1..=2 {
-        assert!(relay.may_take(Side::Remote));
-        give(&mut relay, Side::Remote, &publish("r/a", QoS::AtLeastOnce, packet_id, false)).expect("taken");
+fn a_full_window_is_emptied_by_what_comes_behind_it() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let mut relay = Relay::new(topics(), Capacity { receive_maximum: 2, ..FREE }, FREE, None);
+        for packet_id in 1..=5 {
+            assert!(relay.may_take(Side::Remote));
+            give(&mut relay, Side::Remote, &publish("r/a", qos, packet_id, false)).expect("taken");
+        }
+        let mut passed = Vec::new();
+        let note = |relay: &mut Relay, passed: &mut Vec<String>| {
+            let packets = sent(relay, Side::Local);
+            passed.extend(packets.into_iter().filter(|packet| packet.starts_with("l/")));
+        };
+        note(&mut relay, &mut passed);
+        assert_eq!(passed.len(), 2, "{passed:?}");
+        for packet_id in 1..=5 {
+            let last = if qos == QoS::AtLeastOnce {
+                AckType::PubAck
+            } else {
+                give(&mut relay, Side::Local, &ack(AckType::PubRec, packet_id)).expect("taken");
+                assert!(relay.may_take(Side::Remote));
+                give(&mut relay, Side::Remote, &ack(AckType::PubRel, packet_id)).expect("taken");
+                AckType::PubComp
+            };
+            give(&mut relay, Side::Local, &ack(last, packet_id)).expect("taken");
+            note(&mut relay, &mut passed);
+            assert_eq!(passed.len(), 5.min(2 + usize::from(packet_id)), "{passed:?}");
+        }
+        assert_eq!(relay.counts(Side::Local).passed, 5);
     }
-    assert!(!relay.may_take(Side::Remote) && relay.may_take(Side::Local));
-    give(&mut relay, Side::Local, &ack(AckType::PubAck, 1)).expect("taken");
-    assert!(relay.may_take(Side::Remote));
+}
+
+/// P9: a sender that keeps no window is told to, and costs no more memory than there is for it.
+#[test]
+fn a_sender_without_a_window_is_cut_off() {
+    let mut relay = Relay::new(
+        topics(),
+        Capacity { receive_maximum: 1, packet_size_max: usize::MAX, ..FREE },
+        FREE,
+        None,
+    );
+    let payload = vec![b'z'; 1 << 20];
+    let large = |packet_id| {
+        let Packet::Publish(small) = publish("r/a", QoS::AtLeastOnce, packet_id, false) else {
+            unreachable!()
+        };
+        Packet::Publish(Publish { payload: &payload, ..small })
+    };
+    let taken = (1..=64).take_while(|id| give(&mut relay, Side::Remote, &large(*id)).is_ok()).count();
+    assert!((31..=33).contains(&taken), "{taken} MiB");
 }
 
 /// P5: when one side lost its session, the other one forgets the ids of that session before anything else comes to it: a new message

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use super::error::CliError;
 use super::output::{print, visible};
 use super::{DATA_DIR, Remote, ServeArgs};
-use crate::auth::{AuthFileError, add_scram_user, add_user, remove_scram_user, remove_user};
+use crate::auth::{AuthFileError, add_scram_user, add_user, is_bridge_user, remove_scram_user, remove_user};
 use told::Running;
 
 /// Bytes of the longest password, as MQTT carries it (MQTT 5 §3.1.3.6).
@@ -79,6 +79,14 @@ impl FileArgs {
 }
 
 pub(super) fn run(command: Command) -> Result<(), CliError> {
+    let (Command::Add { name, .. } | Command::Remove { name, .. }) = &command;
+    if is_bridge_user(name) {
+        let what = "is the name of a bridge of this broker, which logs in by itself and whose queue would go with its user";
+        return Err(CliError::failed(&format!(
+            "{} {what}; a line of a file that has it is without effect",
+            visible(name)
+        )));
+    }
     match command {
         Command::Add { name, file, password_file, remote } => {
             let (path, remote) = file.locate(remote)?;

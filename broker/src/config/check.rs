@@ -48,6 +48,7 @@ pub(super) fn check(
     for (name, bridge) in &config.bridges {
         check_bridge(name, bridge, (origins, problems));
     }
+    check_ways(config, &origin, problems);
     if config.log.otlp_endpoint.as_ref().is_some_and(super::HookUrl::is_secure) {
         let message = "log.otlp_endpoint is https: spans are sent in plain http, to a collector on this machine or a network of its own";
         problems.push(Problem { origin: origin("log.otlp_endpoint"), message: message.to_owned() });
@@ -104,6 +105,41 @@ fn check_admin(
 }
 
 /// A password may cross a network without TLS, as it does from any client: that is the operator's to say.
+/// A bridge to this very broker would pass each message on to itself for ever, and two with one ClientID at one broker take its session from each
+/// other.
+fn check_ways(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut Vec<Problem>) {
+    let mut seen: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    for (name, bridge) in &config.bridges {
+        for address in bridge.address.0.iter() {
+            let is_here = |listener: &&Listener| leads_to(&address.0, &listener.address);
+            if config.listeners.values().any(|listener| is_here(&listener)) {
+                let message = format!("bridge.{name}.address {} is a listener of this broker", address.0);
+                problems.push(Problem { origin: origin(&format!("bridge.{name}.address")), message });
+            }
+            let Some(client_id) = bridge.client_id.as_deref() else { continue };
+            if let Some(other) = seen.insert((client_id, &address.0), name) {
+                let message = format!(
+                    "bridge.{name}.client_id is also that of bridge.{other}, at the same address {}: they would take each other's session",
+                    address.0
+                );
+                problems.push(Problem { origin: origin(&format!("bridge.{name}.client_id")), message });
+                break;
+            }
+        }
+    }
+}
+
+/// Whether who dials `address` comes to this listener, as far as the text says it.
+fn leads_to(address: &str, listener: &SocketAddr) -> bool {
+    let Some((host, port)) = address.rsplit_once(':') else { return false };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    let listens_there = listener.ip().is_unspecified() && is_loopback
+        || host == "localhost" && listener.ip().is_loopback()
+        || host.parse() == Ok(listener.ip());
+    port.parse() == Ok(listener.port()) && listener.port() != 0 && listens_there
+}
+
 fn check_bridge(
     name: &str,
     bridge: &Bridge,

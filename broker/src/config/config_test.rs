@@ -38,6 +38,25 @@ fn check_problem(text: &str, line: usize, parts: &[&str]) {
     }
 }
 
+/// Issue 5 §6: a bridge to this very broker is an endless loop, two that take one session from each other lose what was on its way.
+#[test]
+fn bridges_that_cannot_work_are_refused() {
+    let topics = "topics = [{ filter = \"a/#\", direction = \"both\" }]\n";
+    for address in ["127.0.0.1:1883", "localhost:1883"] {
+        let text = format!("[bridge.a]\naddress = \"{address}\"\n{topics}");
+        check_problem(&text, 2, &["bridge.a.address", "a listener of this broker"]);
+    }
+    let bridge = |name: &str, address: &str, client_id: &str| {
+        format!("[bridge.{name}]\naddress = \"{address}\"\nclient_id = \"{client_id}\"\n{topics}")
+    };
+    let same = bridge("a", "there:1883", "x") + &bridge("b", "there:1883", "x");
+    check_problem(&same, 7, &["bridge.b.client_id", "bridge.a"]);
+    for (address, client_id) in [("there:1884", "x"), ("there:1883", "y")] {
+        let other = bridge("a", "there:1883", "x") + &bridge("b", address, client_id);
+        assert!(load(&other).is_ok());
+    }
+}
+
 #[test]
 fn no_source_gives_the_documented_defaults() {
     let loaded = Config::load(&Sources::default()).expect("defaults are valid");

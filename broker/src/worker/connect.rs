@@ -107,9 +107,8 @@ impl Worker {
             Err(_) => return Err(refused(ConnectError::Deadline)),
         };
         let user = principal.user.clone();
-        if principal.proof != Proof::Bridge && user.as_deref().is_some_and(is_bridge_user) {
-            // Whatever vouches for it: such a name belongs to a bridge of a node.
-            return Err(denial(Denied::NotAuthorized));
+        if principal.proof != Proof::Bridge {
+            refuse_bridge_names(user.as_deref(), &key.client_id)?;
         }
         let mut access = Access::new(&self.shared.auth, principal.clone());
         // The users may have changed since the password was checked.
@@ -368,6 +367,21 @@ fn client_id(packet: &Connect<'_>) -> Result<ClientId, Rejection> {
         Ok(()) => Ok(ClientId { client_id: packet.client_id.into(), is_assigned: false }),
         Err(error) => Err(invalid(ReasonCode::ClientIdentifierNotValid, &format!("the client id {error}"))),
     }
+}
+
+/// Names of bridges are nobody's who comes over a network, whatever vouches for it: a client that had the session of one before there is such a
+/// bridge would keep it out.
+fn refuse_bridge_names(user: Option<&str>, client_id: &str) -> Result<(), Rejection> {
+    if user.is_some_and(is_bridge_user) {
+        return Err(denial(Denied::NotAuthorized));
+    }
+    if is_bridge_user(client_id) {
+        return Err(invalid(
+            ReasonCode::ClientIdentifierNotValid,
+            "client ids that begin with bridge/ are those of bridges",
+        ));
+    }
+    Ok(())
 }
 
 fn refusal(reason: ReasonCode, text: &str) -> Refused {
