@@ -164,19 +164,20 @@ impl NodeHold {
         None
     }
 
-    /// Holds the lease, makes `owners` follow it and lends it to `queues`, for ever.
+    /// Holds the lease, makes `owners` follow it and lends it to `queues`, until another boot has it, or etcd turns this node away before it
+    /// ever had it.
     pub async fn run_forever(
         self: Arc<Self>,
         owners: Arc<Owners>,
         queues: QueueStore,
         store: Store,
     ) -> ClaimError {
-        let mut retry = RETRY_MIN;
+        let (mut retry, mut was_held) = (RETRY_MIN, false);
         // The same reason every two seconds says nothing new.
         let mut told = String::new();
         loop {
             if let Some((backend, guard)) = self.held() {
-                (retry, told) = (RETRY_MIN, String::new());
+                (retry, told, was_held) = (RETRY_MIN, String::new(), true);
                 let standing = guard.share("owners");
                 queues.lend(&backend, guard).await;
                 self.follow(&standing, &owners, &store).await;
@@ -192,6 +193,8 @@ impl NodeHold {
                     continue;
                 }
                 Err(error @ ClaimError::Taken(_)) => return error,
+                // As at the start: with TLS 1.3 a connection may be closed before the refusal of its certificate is seen.
+                Err(error @ ClaimError::Lease(LeaseError::Refused { .. })) if !was_held => return error,
                 Err(error) if error.to_string() == told => {}
                 Err(error) => {
                     tracing::warn!(%error, "no lease in etcd");
