@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod auth;
+mod authorities;
 pub mod bridge;
 pub mod cli;
 pub mod clock;

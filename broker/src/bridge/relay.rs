@@ -222,9 +222,8 @@ impl Relay {
     /// Whether a message from `side` has to wait: behind others, or for one that is on its way to end.
     fn must_wait(&self, side: Side, publish: &Publish<'_>) -> bool {
         let to = self.at(side.other());
-        let is_full = to.flows.len() >= usize::from(to.capacity.receive_maximum);
         let is_new = !to.flows.contains_key(&publish.packet_id);
-        publish.qos > QoS::AtMostOnce && is_new && (is_full || !self.at(side).parked.is_empty())
+        publish.qos > QoS::AtMostOnce && is_new && (to.is_full() || !self.at(side).parked.is_empty())
     }
 
     fn park(&mut self, side: Side, publish: &Publish<'_>, frame: Frame<'_>) -> Result<(), Fault> {
@@ -246,7 +245,7 @@ impl Relay {
     /// Passes on what waits of `from`, as far as there is room.
     fn unpark(&mut self, from: Side) -> Result<(), Fault> {
         let to = from.other();
-        while self.at(to).flows.len() < usize::from(self.at(to).capacity.receive_maximum) {
+        while !self.at(to).is_full() {
             let Some(packet) = self.end(from).parked.pop() else { return Ok(()) };
             let read = codec::read(self.version(from), codec::From::Server, packet.frame());
             // It was read before it was parked.
@@ -441,6 +440,11 @@ impl End {
             sweeping: 0,
             counts: Counts::default(),
         }
+    }
+
+    /// Whether as many messages are on their way to it as it takes.
+    fn is_full(&self) -> bool {
+        self.flows.len() >= usize::from(self.capacity.receive_maximum)
     }
 
     fn write(&mut self, packet: &Packet<'_>) -> Result<(), codec::Error> {

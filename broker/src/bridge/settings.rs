@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use super::topics::TopicMap;
+use crate::authorities::trusting;
 use crate::config::{Bridge, BridgeProtocol, HostPort};
 
 /// Bytes of a password file, or of one with certificates.
@@ -108,21 +108,7 @@ impl Files<'_> {
     fn connector(&mut self, config: &Bridge) -> Result<TlsConnector, SettingsError> {
         let ca = config.tls_ca.as_deref().unwrap_or(Path::new("tls_ca"));
         let bytes = self.read(ca)?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&bytes) {
-            let certificate = certificate.map_err(|error| self.fault(ca, format!("is no PEM: {error}")))?;
-            let added = roots.add(certificate);
-            added.map_err(|error| {
-                self.fault(ca, format!("has a certificate that is no authority: {error}"))
-            })?;
-        }
-        if roots.is_empty() {
-            return Err(self.fault(ca, "has no certificate"));
-        }
-        let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| self.fault(ca, error.to_string()))?
-            .with_root_certificates(roots);
+        let builder = trusting(&bytes).map_err(|what| self.fault(ca, what))?;
         let client = match (&config.tls_cert, &config.tls_key) {
             (Some(cert), Some(key)) => {
                 let chain = self.read(cert)?;

@@ -111,8 +111,7 @@ fn check_ways(config: &Config, origin: &impl Fn(&str) -> Origin, problems: &mut 
     let mut seen: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for (name, bridge) in &config.bridges {
         for address in bridge.address.0.iter() {
-            let is_here = |listener: &&Listener| leads_to(&address.0, &listener.address);
-            if config.listeners.values().any(|listener| is_here(&listener)) {
+            if config.listeners.values().any(|listener| leads_to(&address.0, &listener.address)) {
                 let message = format!("bridge.{name}.address {} is a listener of this broker", address.0);
                 problems.push(Problem { origin: origin(&format!("bridge.{name}.address")), message });
             }

@@ -10,14 +10,13 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
 use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::auth::error::{AuthFileError, read_bytes};
+use crate::authorities::trusting;
 use crate::config::HookUrl;
 
 /// Bytes of the longest answer.
@@ -130,21 +129,7 @@ fn connector(
     let path = authorities.unwrap_or(Path::new("auth.http_ca_file"));
     let refuse = |what: String| AuthFileError::Key { path: path.to_owned(), what };
     let bytes = read_bytes(path)?;
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&bytes) {
-        let certificate = certificate.map_err(|error| refuse(format!("is no PEM: {error}")))?;
-        roots
-            .add(certificate)
-            .map_err(|error| refuse(format!("has a certificate that is no authority: {error}")))?;
-    }
-    if roots.is_empty() {
-        return Err(refuse("has no certificate".to_owned()));
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| refuse(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config = trusting(&bytes).map_err(refuse)?.with_no_client_auth();
     let (host, _) = url.host_and_port();
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| refuse(format!("no certificate can be for the host {host:?}")))?;
